@@ -48,7 +48,10 @@ def parse_offset_msg_id(text: str) -> tuple[str, int]:
     """(``address:port``, physical offset) of such an id. ValueError when it is none."""
     if len(text) not in (32, 56) or not text.isalnum():
         raise ValueError(f"{text!r} is not an offset message id")
-    raw = bytes.fromhex(text)
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an offset message id") from None
     return unpack_host(raw[:-8]), int(_I64.unpack_from(raw, len(raw) - 8)[0])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.history import BROKER, DISK, SECONDS_TRACKS_MAX, Counts, History, Key, Probe
+from penstock.broker.history import BROKER, DISK, SAVED_BYTES, SECONDS_TRACKS_MAX, Counts, History, Key, Probe
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 
@@ -186,7 +186,10 @@ def test_it_is_written_while_it_runs(tmp_path: Path) -> None:
     bench.add(T, 0)
     bench.run(10, lambda: bench.add(T, 10))
     assert bench.history.take_job(bench.mono_ms) is None
-    job = bench.history.take_job(bench.mono_ms + 600_000)
+    bench.history.used_bytes += SAVED_BYTES  # a large one less often
+    assert bench.history.take_job(bench.mono_ms + 100_000) is None
+    bench.history.used_bytes -= SAVED_BYTES
+    job = bench.history.take_job(bench.mono_ms + 60_000)
     assert job is not None
     assert bench.history.take_job(bench.mono_ms + 600_000) is None  # one at a time
     run_now([job], bench.mono_ms)

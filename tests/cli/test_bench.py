@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 import pytest
 
@@ -20,7 +22,8 @@ def test_roles(run: Run, role: str, kind: str) -> None:
     assert [(row["what"], row["messages"]) for row in rows] == [(what, 20) for what in wanted]
     for row in rows:
         assert 0 <= row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] <= row["p999_ms"] <= row["max_ms"]
-    assert not [row for row in run("topic", "ls", rows=True) if row["topic"].startswith("bench-")]
+    assert not [row for row in run("topic", "ls", "--system", rows=True) if "bench-" in row["topic"]]
+    assert not [row for row in run("group", "ls", rows=True) if "bench-" in row["group"]]
 
 
 def test_a_topic_that_is_there_keeps_its_messages(run: Run, broker: Broker) -> None:
@@ -31,6 +34,36 @@ def test_a_topic_that_is_there_keeps_its_messages(run: Run, broker: Broker) -> N
     assert "onw" not in run("topic", "ls")
     with Producer(broker.registry) as producer:
         producer.send(Message("own", b"short"))
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+@pytest.mark.parametrize("role", ["sub", "both"])
+def test_of_a_topic_that_is_there_only_what_the_bench_sent_is_measured(
+    run: Run, broker: Broker, role: str, kind: Literal["log", "queue"]
+) -> None:
+    topic = f"{role}-{kind}"
+    run("topic", "add", topic, "--kind", kind)
+    if kind == "queue":
+        run("channel", "add", topic, "theirs")
+    with Producer(broker.registry, kind=kind) as producer:
+        for n in range(30):
+            producer.send(Message(topic, b"an order of 128 bytes".ljust(128, b"%d" % (n % 10))))
+    row = run("bench", role, "--topic", topic, "--msgs", "10", rows=True)[-1]
+    assert row["messages"] == 10
+    assert row["max_ms"] < 600_000
+    assert not [row for row in run("group", "ls", rows=True) if "bench-" in row["group"]]
+    if kind == "queue":
+        (left,) = run("channel", "ls", topic, rows=True)
+        assert (left["channel"], left["depth"]) == ("theirs", 40)
+
+
+def test_what_waits_in_a_topic_without_channels_is_not_taken(run: Run, broker: Broker) -> None:
+    topic = "lone"
+    run("topic", "add", topic, "--kind", "queue")
+    with Producer(broker.registry, kind="queue") as producer:
+        producer.send(Message(topic, b"precious"))
+    assert "channel add lone" in run("bench", "both", "--topic", topic, "--msgs", "1", status=2)
+    assert run("peek", topic, rows=True)[0]["body"] == "precious"
 
 
 @pytest.mark.parametrize("words", [("--size", "7B"), ("--size", "1G"), ("--msgs", "0"), ("--clients", "0")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -37,6 +38,22 @@ def test_names(run: Run, broker: Broker) -> None:
     assert offered(broker.registry, "channel", "info", "jobs", "") == ["mail"]
     assert offered(broker.registry, "group", "lag", "bil") == ["billing"]
     assert offered(broker.registry, "topic", "pur") == ["purge"]
+    assert offered(broker.registry, "tail", "jobs", "--channel", "") == ["mail"]
+    assert offered(broker.registry, "delayed", "ls", "--channel", "") == ["billing", "mail"]
+    assert offered(broker.registry, "client", "ls", "--of", "") == ["billing", "invoices", "jobs", "mail", "orders"]
+    assert offered(broker.registry, "group", "lag", "") == ["billing"]
+    run("topic", "add", "%DLQ%billing")
+    run("topic", "add", "jobs.mail.dead", "--kind", "queue")
+    assert offered(broker.registry, "dlq", "redrive", "") == ["billing", "jobs.mail"]
+    assert offered(broker.registry, "dlq", "redrive", "billing", "--to", "inv") == ["invoices"]
+    assert offered(broker.registry, "import", "x", "--to", "inv") == ["invoices"]
+
+
+def test_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("prod", "test"):
+        assert CliRunner().invoke(main, ["context", "add", name, "-n", "127.0.0.1:1"]).exit_code == 0
+    assert offered("127.0.0.1:1", "context", "use", "p") == ["prod"]
 
 
 def test_without_a_broker_nothing_is_offered() -> None:

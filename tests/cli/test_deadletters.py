@@ -11,6 +11,7 @@ import pytest
 from cli.conftest import Run, rows_of
 from penstock import Admin, Message, Producer, PullConsumer, PushConsumer
 from penstock.cli.deadletters import dlq
+from penstock.client.deadrules import Rule
 from penstock.client.results import Reject
 from penstock.errors import NoRoute
 from penstock.testing import Broker
@@ -103,6 +104,32 @@ def test_each_is_sent_again_once(broker: Broker, run: Run) -> None:
     assert stored(broker, "other-t") == [b"1", b"2", b"3", b"4", b"5"]
 
 
+def test_by_why_they_died(broker: Broker, run: Run, tmp_path: Path) -> None:
+    dead(broker, "why-t", "why-g", [b"1", b"2"])
+    assert "would send 2 to why-t" in run("dlq", "redrive", "why-g", "--match", "such", "--dry-run")
+    assert "sent nothing" in run("dlq", "redrive", "why-g", "--match", "timeout")
+    assert not {Rule("timeout").group, Rule("such").group} & {row["group"] for row in run("group", "ls", rows=True)}
+    assert "sent 2 to why-t" in run("dlq", "redrive", "why-g", "--match", "such")
+    assert "sent nothing" in run("dlq", "redrive", "why-g")
+    file = tmp_path / "letters.jsonl"
+    file.write_text("mine")
+    assert "--force" in run("dlq", "export", "why-g", str(file), status=2)
+    assert file.read_text() == "mine"
+    assert "2 written" in run("dlq", "export", "why-g", str(file), "--force")
+
+
+def test_an_id_is_that_of_one_letter(broker: Broker, run: Run) -> None:
+    dead(broker, "id-t", "id-g", [b"1", b"2"])
+    first, second = (row["msgId"] for row in rows_of(run("dlq", "show", "id-g", "--json")))
+    dead(broker, "id-t", "id-g", [b"about " + second.encode()], expected=3)
+    assert f"id    {first}" in run("dlq", "show", "id-g")
+    assert "no dead letter with the id k1" in run("dlq", "redrive", "id-g", "--id", "k1", status=3)
+    assert "sent 1 to id-t" in run("dlq", "redrive", "id-g", "--id", second)
+    assert "sent nothing" in run("dlq", "redrive", "id-g", "--id", second)
+    assert "sent 1 to id-t" in run("dlq", "redrive", "id-g", "--id", "gone", "--id", first, status=3)
+    assert "sent 1 to id-t" in run("dlq", "redrive", "id-g")
+
+
 def test_a_killed_call_is_gone_on_with(broker: Broker, run: Run) -> None:
     bodies = [b"%02d" % n for n in range(30)]
     dead(broker, "kill-t", "kill-g", bodies)
@@ -155,6 +182,7 @@ def test_the_dead_letters_of_a_queue_topic_are_shown_exported_and_sent_again(
     assert rows_of(file.read_text())[0]["properties"]["DLQ_ATTEMPTS"] == "1"
     assert "would send 3 to work.q" in run("dlq", "redrive", "work.q.c", "--dry-run")
     assert "sent 1 to work.q" in run("dlq", "redrive", "work.q.c", "--id", rows[1]["msgId"])
+    assert "no dead letter with the id" in run("dlq", "redrive", "work.q.c", "--id", "0" * 16, status=3)
     assert "--id names" in run("dlq", "redrive", "work.q.c", "--id", "x", "--match", "y", status=2)
     run("topic", "add", "work-log")
     assert "is not another queue topic" in run("dlq", "redrive", "work.q.c", "--to", "work-log", status=1)

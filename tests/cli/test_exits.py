@@ -151,6 +151,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         before = admin.topics(system=True)
         found = exits(broker.registry, tmp_path, GONE)
         assert wrong(found, {verb: code for verb, (_, code) in VERBS.items() if code is not None}) == []
+        silent = {verb: said for verb, said in found.items() if said.startswith("3 ") and "\n  " not in said}
+        assert silent == {}  # each says what to do next
         assert set(admin.topics(system=True)) - set(before) - {"b"} == {"made"}
         assert admin.queue_topics("nosuch") == []
 
@@ -170,6 +172,7 @@ def test_who_may_not(tmp_path: Path) -> None:
             environ = {"PENSTOCK_USER": "nobody", "PENSTOCK_SECRET": SECRET + "nobody"}
             found = exits(broker.registry, tmp_path, THERE, **environ)
             assert wrong(found, dict.fromkeys(VERBS, 4) | ANYBODY) == []
+            assert {verb: said for verb, said in found.items() if said.startswith("4 ") and "\n  " not in said} == {}
             assert {"t", "%DLQ%g"} <= set(admin.topics(system=True))
 
 

@@ -132,7 +132,7 @@ def test_a_group_is_forgotten(broker: Broker, run: Run) -> None:
         (("reset", "nosuch", "typo-t", "--dry-run"), 3, "no broker knows a group 'nosuch'"),
         (("reset", "typo-g", "nosuch", "--dry-run"), 3, "no broker has a topic 'nosuch'"),
         (("reset", "typo-g", "typo-q"), 3, "is a queue topic"),
-        (("reset", "typo-g", "typo-t", "--to", "-1x"), 2, "neither first, last nor a moment"),
+        (("reset", "typo-g", "typo-t", "--to", "-1x"), 2, "neither first, last, -1h nor a moment"),
         (("lag", "typo-g", "-t", "nosuch"), 3, "no broker has a topic 'nosuch'"),
     ],
 )

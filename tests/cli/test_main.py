@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from penstock import Admin
+from penstock import Admin, Message, Producer
 from penstock.cli.main import ABOUTS, Lazy, main, set_flags
 from penstock.cli.tools import first_sentence
 from penstock.config import BrokerConfig, RegistryConfig, load
@@ -85,6 +85,21 @@ def test_a_verb_imports_what_it_needs_and_no_more(tmp_path: Path) -> None:
                 "penstock.serve", "penstock.net", "penstock.spark", "penstock.console"}  # fmt: skip
     assert not found & unneeded
     assert len(found) < 60
+
+
+def test_an_encoding_that_lacks_a_sign_ends_no_command(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, Producer(broker.registry) as producer:
+        producer.send(Message("t", "ü\u0118\U0001f4a5".encode()))
+
+        def said(*words: str) -> str:
+            command = [sys.executable, "-m", "penstock.cli", *words, "-n", broker.registry]
+            environ = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+            return subprocess.run(command, capture_output=True, check=True, env=environ).stdout.decode("latin-1")
+
+        read = ("tail", "t", "--from", "first", "--no-follow")
+        assert json.loads(said(*read, "--json"))["body"] == "ü\u0118\U0001f4a5"
+        assert "ü\\u0118\\ud83d\\udca5" in said(*read)
+        assert "\\u0118" in said("peek", "t")
 
 
 def test_the_clients_have_their_public_names() -> None:

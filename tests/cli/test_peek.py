@@ -48,6 +48,7 @@ def test_a_log_topic(run: Run, broker: Broker) -> None:
     moment = datetime.fromtimestamp(found[3]["stored"] / 1000, UTC).isoformat()
     assert "e3" in [row["body"] for row in run("peek", "events", "--from", moment, rows=True)]
     assert "e5" in run("peek", "events", "--from", "first")
+    assert [row["body"] for row in run("peek", "events", "--from", "-1h", rows=True)] == [f"e{n}" for n in range(6)]
 
 
 @pytest.mark.parametrize(

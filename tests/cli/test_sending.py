@@ -40,6 +40,17 @@ def test_arguments(run: Run) -> None:
     assert len(run("delayed", "ls", "-t", "orders", rows=True)) == 1
 
 
+def test_bytes_that_are_no_text(run: Run) -> None:
+    """As a shell hands them over: Python holds them as halves of surrogate pairs."""
+    run("topic", "add", "odd")
+    run("send", "odd", "a\udcff\udcfe")
+    assert run("tail", "odd", "--from", "first", "--no-follow", rows=True)[0]["bodyBase64"] == "Yf/+"
+    for words in (("send", "odd", "x", "--key", "\udcff"), ("topic", "describe", "\udcff"), ("peek", "\udcff")):
+        said = run(*words, status=2)
+        assert "no text in UTF-8" in said
+        assert "\n  " in said
+
+
 def test_lines(broker: Broker, run: Run, tmp_path: Path) -> None:
     run("topic", "add", "lines", "--queues", "1")
     assert typed(broker, "send", "lines", stdin=b"a\n\xff\xfe\r\n\n").output == "3 sent\n"

@@ -30,6 +30,8 @@ def test_a_stopped_broker_is_written(tmp_path: Path) -> None:
         admin.change_queue("work", "add")
         admin.change_queue("work", "add", channel="c")
         producer.send(Message("work", b"x" * (NSQD_BODY_BYTES + 1)))
+        admin.create_topic("%DLQ%g", 1)
+        producer.send(Message("%DLQ%g", b"dead"))
         code, said = typed("--data", data, folder)
         assert (code, "lock" in said or "process" in said) == (2, True), said  # it runs
     code, said = typed("--data", data, folder, "--json")
@@ -38,5 +40,7 @@ def test_a_stopped_broker_is_written(tmp_path: Path) -> None:
     assert row == {"topic": "work", "channel": "c", "messages": 1, "largest": NSQD_BODY_BYTES + 1}
     assert f"-max-msg-size={NSQD_BODY_BYTES + 1}" in said
     assert typed("--data", data, folder)[0] == 2  # not over it
+    code, said = typed("--data", data, folder + "-logs", "--logs")
+    assert (code, "left out, for nsqd takes no such name: %DLQ%g" in said) == (0, True)
     with Broker(data) as broker, Admin(broker.registry) as admin:  # and our folder is as it was
         assert admin.queue_topics("work")[0]["channels"][0]["depth"] == 1

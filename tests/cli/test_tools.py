@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.tools import confirm, permission, print_rows, time_text, with_json, with_registry
+from penstock.cli.tools import confirm, permission, print_rows, repeat, time_text, with_json, with_registry
+from penstock.errors import ConnectionLost, NoRoute, TimedOut
 
 ROWS = [{"name": "a", "count": 5}, {"name": "longer", "count": 12345}]
 
@@ -54,3 +56,26 @@ def test_times_and_permissions() -> None:
     assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123+00:00"
     assert time_text(1 << 62).startswith("9999-")
     assert [permission(perm) for perm in (6, 4, 2, 0)] == ["RW", "R", "W", "none"]
+
+
+def test_who_watches_goes_on_while_a_broker_starts_again(capsys: pytest.CaptureFixture[str]) -> None:
+    slept: list[float] = []
+
+    def steps(*outcomes: BaseException | None) -> Callable[[], None]:
+        left = list(outcomes)
+
+        def step() -> None:
+            outcome = left.pop(0)
+            if outcome is not None:
+                raise outcome
+
+        return step
+
+    repeat(steps(None, ConnectionLost("gone"), NoRoute("not back yet"), None), 2.0, 4, slept.append)
+    assert slept == [2.0] * 3
+    assert "gone: tried again in 2 s" in capsys.readouterr().err
+    with pytest.raises(ConnectionLost):  # it was never there
+        repeat(steps(ConnectionLost("gone")), 2.0, None, slept.append)
+    with pytest.raises(TimedOut):  # and nobody asks again
+        repeat(steps(None, TimedOut("slow")), 2.0, 2, slept.append)
+    repeat(steps(None, KeyboardInterrupt()), 2.0, None, slept.append)

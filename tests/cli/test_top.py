@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import pytest
+
 from cli.conftest import Run
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.top import Rates, lines, snapshot
@@ -36,6 +40,40 @@ def test_both_kinds(run: Run, broker: Broker) -> None:
         assert float(str(rows[key]["lag_s"])) >= 0
     assert "seen" in run("top", "--count", "2", "--interval", "0.1")
     assert {"topic", "lag"} <= set(run("top", "--count", "1", rows=True)[0])
+
+
+def test_a_topic_that_is_deleted_meanwhile(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Admin(broker.registry) as admin:
+        admin.create_topic("stays", 1)
+        there = admin.topics()
+        monkeypatch.setattr(admin, "topics", lambda: [*there, "deleted"])
+        assert "stays" in {row["topic"] for row in snapshot(admin, Rates(), 1.0)}
+
+
+def test_a_channel_that_several_brokers_have_is_one_row() -> None:
+    def told(messages: int, depth: int, age_ms: int | None) -> dict[str, object]:
+        channel = {"channel": "c", "messages": messages, "depth": depth, "inFlight": 1, "lagMillis": age_ms}
+        return {"topic": "jobs", "kind": "queue", "messages": messages, "channels": [channel]}
+
+    class Cluster:
+        """Two brokers whose channels each had 10 messages more a second."""
+
+        at = 0
+
+        def topics(self) -> list[str]:
+            return []
+
+        def all_group_stats(self) -> dict[str, object]:
+            return {}
+
+        def queue_topics(self) -> list[dict[str, object]]:
+            self.at += 10
+            return [told(self.at, 2, 7_000), told(1_000 + self.at, 3, 9_000)]
+
+    cluster, rates = cast(Admin, Cluster()), Rates()
+    snapshot(cluster, rates, 1.0)
+    (row,) = snapshot(cluster, rates, 2.0)
+    assert (row["in_s"], row["out_s"], row["lag"], row["lag_s"]) == (20.0, 20.0, 7, 9.0)
 
 
 def test_a_screen_is_no_larger_than_the_terminal() -> None:

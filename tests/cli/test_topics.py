@@ -114,14 +114,26 @@ def test_names_that_nobody_knows_are_errors(broker: Broker, run: Run) -> None:
     run("channel", "ls")
 
 
+def test_who_deletes_a_queue_topic_sees_what_its_channels_have(broker: Broker, run: Run) -> None:
+    run("topic", "add", "full", "--kind", "queue")
+    for channel in ("one", "two"):
+        run("channel", "add", "full", channel)
+    run("send", "full", "a", "b", "c")
+    run("channel", "empty", "full", "two", "-f")
+    assert run("topic", "rm", "full", "--dry-run", rows=True)[0]["messages"] == 3
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
         (("send", "jobs-q", "x", "--kind", "queue", "--key", "k"), 2, "keys"),
         (("send", "no good name", "x", "--new"), 1, "illegal characters"),
-        (("group", "reset", "g", "t", "--to", "yesterday"), 2, "neither first, last nor a moment"),
+        (("group", "reset", "g", "t", "--to", "yesterday"), 2, "neither first, last, -1h nor a moment"),
         (("delayed", "cancel", "nonsense"), 2, "not the id of a delayed message"),
         (("topic", "info", "nosuch"), 3, "no broker serves topic"),
+        (("topic", "purge", "t", "--to", "banana", "-f"), 2, "neither end, an offset, -1h nor a moment"),
+        (("group", "reset", "g", "t", "--to", "2026-11-25"), 2, "no time zone: +00:00 is UTC"),
+        (("message", "get", "z" * 32), 2, "`message find` show ids"),
     ],
 )
 def test_no_argument_ends_in_a_traceback(run: Run, words: tuple[str, ...], status: int, said: str) -> None:

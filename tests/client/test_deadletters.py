@@ -9,16 +9,7 @@ import pytest
 
 from access.people import SECRET, user, write
 from penstock import Admin, Message, Producer
-from penstock.client.deadletters import (
-    GROUP,
-    MATCH_BYTES_MAX,
-    DeadLetters,
-    again,
-    describe,
-    group_of,
-    matches,
-    text_of,
-)
+from penstock.client.deadletters import DeadLetters, again, describe
 from penstock.errors import BrokerRefused, NotFound
 from penstock.message import ReceivedMessage
 from penstock.security import Security
@@ -49,23 +40,6 @@ def filled(registry: str, group: str, origin: str, bodies: list[bytes], security
 def count(registry: str, topic: str) -> int:
     with Admin(registry) as admin:
         return sum(stats.max_offset for stats in admin.topic_stats(topic).values())
-
-
-@pytest.mark.parametrize("text", ["", "k", "ü/?", "x" * MATCH_BYTES_MAX, " "])
-def test_a_groups_name_holds_the_text(text: str) -> None:
-    assert text_of(group_of(text)) == text
-    assert len(group_of(text)) <= 255
-
-
-def test_other_groups_hold_none() -> None:
-    assert [text_of(name) for name in ("g", f"{GROUP}-", f"{GROUP}-!", f"{GROUP}-_w", f"{GROUP}er")] == [None] * 5
-    with pytest.raises(ValueError, match="at most"):
-        group_of("ü" * MATCH_BYTES_MAX)
-
-
-def test_what_matches() -> None:
-    message = letter(KEYS="a b")
-    assert [matches(message, text) for text in ("", "a", "body", "ab", "KEYS")] == [True, True, True, False, False]
 
 
 def test_what_the_delivery_and_the_death_added_is_not_sent_again() -> None:

@@ -2,7 +2,7 @@
 
     every second     the `SECONDS_TRACKS_MAX` busiest are read, and some of the others: each of those once a minute
     every minute     who is busiest is looked at anew
-    every 10 min     one file, `config/history.bin`, is written by a worker; and at a clean stop
+    every 1–10 min   one file, `config/history.bin`, is written by a worker, the larger the less often; and at a clean stop
 
 Nothing is on a message's path: counters are read that are there anyway. Memory is bounded in bytes. Values are kept in
 chunks of 60; one that is all zeros takes none, so whoever is quiet costs next to nothing. Where there is no room the
@@ -38,7 +38,10 @@ SECONDS_TRACKS_MAX = 200
 LAG_EVERY_S = 5  # the age of the oldest message costs a read of the log for each queue
 SWEPT_AT_LEAST = 100  # a second
 SWEPT_AFTER_S = 10
-SAVED_EVERY_MS = 600_000
+SAVED_EVERY_MS, SAVED_AT_LEAST_MS = 60_000, 600_000
+SAVED_BYTES = (
+    2 << 20
+)  # so many are written once in SAVED_EVERY_MS: after a kill the last minutes are what one looks for
 KEYS_MAX = 100  # of one question
 LATEST_S = 5  # a rate for people is the mean over so long
 RUNS_MAX = 1_000
@@ -502,7 +505,8 @@ class History:
 
     def take_job(self, mono_ms: int) -> Job | None:
         """Writing the file, when it is time."""
-        if not self._begun or self._saving or mono_ms < self._saved_ms + SAVED_EVERY_MS:
+        wait_ms = min(SAVED_AT_LEAST_MS, SAVED_EVERY_MS * (1 + self.used_bytes // SAVED_BYTES))
+        if not self._begun or self._saving or mono_ms < self._saved_ms + wait_ms:
             return None
         self._saving = True
         parts = self._parts()

@@ -1,6 +1,7 @@
 """Where the commands begin: `penstock` (also `python -m penstock.cli`), `nsqd` and `nsqlookupd`."""
 
 import atexit
+import codecs
 import gc
 import os
 import sys
@@ -19,8 +20,24 @@ def _open_all() -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
+def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    r"""What an encoding has no sign for, as ``\\u00e9``: JSON stays JSON, and a table stays a table."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[n : n + 2].hex()}" for n in range(0, len(units), 2)), error.end
+
+
+def _encode_all() -> None:
+    """A terminal or pipe whose encoding lacks a sign, or an argument that is no text, must not end a command."""
+    codecs.register_error("penstock", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="penstock")
+
+
 def _run(module: str, command: str) -> None:
     _open_all()
+    _encode_all()
     gc.disable()  # nothing of what is imported is garbage, and the collector would look at all of it again and again
     found = getattr(import_module(module), command)
     gc.enable()

@@ -7,14 +7,20 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Literal, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
 
 import click
 
 from penstock.cli.tools import Command, Whole, duration_ms, print_rows, with_json, with_registry
+from penstock.client.routes import Json
+from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.message import Message, ReceivedMessage
+from penstock.wire.names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from penstock import aio
 
 STAMP_BYTES = 8
 QUANTILES = ((50, "p50_ms"), (95, "p95_ms"), (99, "p99_ms"), (99.9, "p999_ms"))
@@ -84,6 +90,7 @@ class Plan:
     clients: int
     batch: int
     timeout_s: float
+    began_ns: int = field(default_factory=time.time_ns)
 
     def message(self, due_ms: int | None = None) -> Message:
         """A message that says when it was made, or is due."""
@@ -129,12 +136,15 @@ async def consume(plan: Plan, group: str, ready: asyncio.Event, what: str = "sub
 
     async def listener(message: ReceivedMessage) -> None:
         now_ns = time.time_ns()
+        stamp = int.from_bytes(message.body[:STAMP_BYTES])
+        if len(message.body) != plan.size or not plan.began_ns <= stamp <= now_ns:
+            return  # somebody else's: the topic was there
         if message.msg_id in seen:
             return  # it came twice: the consumers have just shared the queues anew
         seen.add(message.msg_id)
         if not first:
             first.append(time.perf_counter())
-        figures.add(1, max(0, now_ns - int.from_bytes(message.body[:STAMP_BYTES])))
+        figures.add(1, now_ns - stamp)
         if figures.count >= plan.count:
             done.set()
 
@@ -157,6 +167,10 @@ async def run(plan: Plan, role: str, delay_ms: int = 0, *, own: bool) -> list[Fi
     async with aio.Admin(plan.registry) as admin:
         if not own:
             await admin.route(plan.topic)  # NoRoute
+            if plan.kind == "log" and role != "pub":
+                await _begin_behind(plan, group)
+            elif role != "pub":
+                _check_channels(plan.topic, await admin.queue_topics(plan.topic))
         elif plan.kind == "queue":
             await admin.change_queue(plan.topic, "add")
         else:
@@ -183,6 +197,33 @@ async def run(plan: Plan, role: str, delay_ms: int = 0, *, own: bool) -> list[Fi
                 await admin.delete_topic(plan.topic)
             elif plan.kind == "queue" and role != "pub":
                 await admin.change_queue(plan.topic, "rm", channel=group)
+            if plan.kind == "log" and role != "pub":
+                await _forget(admin, group)
+
+
+async def _begin_behind(plan: Plan, group: str) -> None:
+    """What the topic holds already is none of ours."""
+    from penstock import aio
+
+    async with aio.PullConsumer(plan.registry, group=group) as reader:
+        await reader.commit({queue: (await reader.offsets(queue))[1] for queue in await reader.queues(plan.topic)})
+
+
+def _check_channels(topic: str, rows: list[Json]) -> None:
+    """UsageError for a queue topic without a channel: the first one is owed all there is, and ours is deleted."""
+    if any(not row["channels"] for row in rows):
+        raise click.UsageError(
+            f"{topic} has no channel: the bench's own would be the first, and take what waits there. "
+            f"`penstock channel add {topic} NAME` makes one that keeps it"
+        )
+
+
+async def _forget(admin: aio.Admin, group: str) -> None:
+    """Our own group, and its retry topic; who may not do that leaves them there."""
+    with suppress(BrokerRefused, NotFound):
+        await admin.delete_group(group)
+    with suppress(BrokerRefused, NotFound, NoRoute):
+        await admin.delete_topic(RETRY_PREFIX.decode() + group)
 
 
 def _options(command: Command) -> Command:

@@ -42,7 +42,9 @@ def client_ls(registry: str, as_json: bool, protocol: str | None, of: str) -> No
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @click.argument("address")
 def client_disconnect(registry: str, as_json: bool, dry_run: bool, force: bool, address: str) -> None:
-    """End the connections from ADDRESS, as `client ls` shows it. A client may come again; what it had in flight goes back."""
+    """End the connections from ADDRESS, as `client ls` shows it. A client may come again; what it had in flight comes
+    again when its time is over.
+    """
     if not dry_run:
         confirm(f"end the connections from {address}?", force)
     with penstock.Admin(registry) as admin:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 import click
@@ -13,11 +14,15 @@ import click
 from penstock.cli.tools import Whole, print_rows, printable, with_json, with_registry
 from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
+from penstock.errors import NotFound
 from penstock.message import ReceivedMessage
 
 TEXT_CHARS_MAX = 500  # of a body on a terminal; --json and export have all of it
 _match = click.option(
-    "--match", "text", default="", help="Only those with this text in the body, or with this key or id."
+    "--match",
+    "text",
+    default="",
+    help="Only those with this text in the body or in why they died, or with this key or id.",
 )
 
 
@@ -71,11 +76,14 @@ def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) ->
 @with_registry
 @with_json
 @_match
+@click.option("-f", "--force", is_flag=True, help="Write over a file that is there.")
 @click.argument("group")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-def dlq_export(registry: str, as_json: bool, text: str, group: str, file: str) -> None:
+def dlq_export(registry: str, as_json: bool, text: str, force: bool, group: str, file: str) -> None:
     """Write the dead letters of GROUP to FILE (-: standard output) as JSON lines, with all properties; none is taken away."""
     count = 0
+    if file != "-" and Path(file).exists() and not force:
+        raise click.UsageError(f"{file} is there: --force writes over it")
     with DeadLetters(registry) as letters:
         letters.find(group)  # before a file is made
         with _opened(file) as out:
@@ -125,12 +133,15 @@ def dlq_redrive(
             done = letters.resend(group, ids, to=to, dry_run=dry_run, each=tell)
         else:
             done = letters.redrive(group, to=to, text=text, limit=limit, rate=rate, dry_run=dry_run, each=tell)
-        deleted = letters.delete_sent(group) if delete and not dry_run else 0
+        deleted = letters.delete_sent(group) if delete and not dry_run and not done.missing else 0
     if done.unreadable:
         click.echo(f"penstock: {done.unreadable} passed over, whose bodies cannot be decompressed", err=True)
     if not as_json:
         to_each = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(done.topics.items())) or "nothing"
         click.echo(f"{'would send' if dry_run else 'sent'} {to_each}" + (f", deleted {deleted:,}" if delete else ""))
+    if done.missing:
+        hint = f"`penstock dlq show {group}` shows their ids."
+        raise NotFound(f"{group} has no dead letter with the id {', '.join(done.missing)}", hint)
 
 
 def _lines(row: Json) -> str:
@@ -139,6 +150,7 @@ def _lines(row: Json) -> str:
         "why": " ".join(filter(None, (row["reason"], row["detail"]))) or "not noted",
         "by": " ".join(filter(None, (row["group"], row["client"]))) or "not noted",
         "from": " ".join(filter(None, (row["origin"], row["originId"]))) or "not noted",
+        "id": row["msgId"],
         "keys": " ".join(filter(None, (row["tags"], *row["keys"]))),
         "body": row.get("body", row.get("bodyBase64", "")),
     }

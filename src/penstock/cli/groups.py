@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 import click
 
 import penstock
-from penstock.cli.tools import Whole, confirm, position, print_rows, with_json, with_registry
+from penstock.cli.names import is_own
+from penstock.cli.tools import Whole, confirm, position, print_rows, repeat, with_json, with_registry
 from penstock.client.aio.admingroups import GroupStats
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Start
 from penstock.errors import NoRoute, NotFound
-from penstock.wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 WATCH_S = 2.0
 
@@ -26,11 +25,15 @@ def group() -> None:
 @group.command("ls")
 @with_registry
 @with_json
-@click.option("--system", is_flag=True, help="The brokers' own groups as well.")
+@click.option(
+    "--system",
+    is_flag=True,
+    help="Those that nobody made, too: of brokers, of readers without a group, of `dlq redrive`.",
+)
 def group_ls(registry: str, as_json: bool, system: bool) -> None:
     """The groups that committed anything or are known: members, topics, lag in messages and seconds."""
     with penstock.Admin(registry) as admin:
-        known = [name for name in admin.groups() if system or not _is_own(name)]
+        known = [name for name in admin.groups() if system or not is_own(name)]
         stats = admin.all_group_stats()
         members = admin.member_counts(known)
     rows = []
@@ -94,18 +97,16 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None, watch: 
         admin.check_group(name)
         if only is not None:
             _check_topic(admin, only)
-        left = count if watch and count is not None else -1 if watch else 1
-        try:
-            while left:
-                print_rows(_lag_rows(admin.group_stats(name, only)), as_json)
-                left -= 1
-                if left:
-                    if not as_json:
-                        click.echo("")
-                    time.sleep(WATCH_S)
-        except KeyboardInterrupt:
-            if not watch:
-                raise
+
+        def show() -> None:
+            print_rows(_lag_rows(admin.group_stats(name, only)), as_json)
+            if watch and not as_json:
+                click.echo("")
+
+        if watch:
+            repeat(show, WATCH_S, count)
+        else:
+            show()
 
 
 def _lag_rows(stats: dict[MessageQueue, GroupStats]) -> Iterable[dict[str, object]]:
@@ -199,10 +200,6 @@ def group_rm(registry: str, as_json: bool, name: str, yes: bool, dry_run: bool) 
         print_rows([{"group": name, "topics": topics, "lag": lag, "done": "" if dry_run else "rm"}], True)
     elif dry_run:
         click.echo(f"would forget {told}")
-
-
-def _is_own(name: str) -> bool:
-    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def _check_topic(admin: penstock.Admin, topic: str) -> None:

@@ -21,6 +21,8 @@ _NOTHING = {
 _ITS_OWN = ("damaged", "repaired", "engine", "engine_silent_ms", "lease_ms", "set", "paused")  # its master cannot know
 WAIT_S = 30.0  # until a node has its new role
 
+STATUS = "`penstock ha status` shows who is master and who slave."
+
 
 @click.group(cls=Whole)
 def ha() -> None:
@@ -111,7 +113,9 @@ def switch(registry: str, as_json: bool, dry_run: bool, to: str, broker: str) ->
         ]
         if len(masters) != 1:
             if not masters:
-                raise NotFound(f"no master with the slave {to} is registered" if to else "no master is registered")
+                raise NotFound(
+                    f"no master with the slave {to} is registered" if to else "no master is registered", STATUS
+                )
             raise click.UsageError(
                 f"{len(masters)} masters {'have a slave ' + to if to else 'are there'}: name the set with --broker"
             )
@@ -174,7 +178,7 @@ def _pause(registry: str, as_json: bool, broker: str, dry_run: bool, paused: boo
         nodes = [(at, row) for at, row in _nodes(admin) if broker in ("", row["broker"])]
         names = sorted({str(row["broker"]) for _, row in nodes})
         if not nodes:
-            raise NotFound("no node of a replica set is registered" + (f" as {broker}" if broker else ""))
+            raise NotFound("no node of a replica set is registered" + (f" as {broker}" if broker else ""), STATUS)
         if len(names) > 1:
             raise click.UsageError(f"{len(names)} replica sets are there ({', '.join(names)}): name one with --broker")
         changed = False if dry_run else _first(nodes, lambda at: admin.pause_failover(at, paused))
@@ -214,7 +218,7 @@ def forget(registry: str, as_json: bool, node: str, broker: str, force: bool, dr
         found = [(at, row, admin.forget_node(at, node, dry_run=True)) for at, row in nodes]
         knowing = {str(row["broker"]) for _, row, told in found if told["address"] or told["engine"]}
         if not knowing:
-            raise NotFound(f"no node that answers knows {node}")
+            raise NotFound(f"no node that answers knows {node}", STATUS)
         if len(knowing) > 1:
             raise click.UsageError(f"{', '.join(sorted(knowing))} know such a node: name one with --broker")
         if not dry_run:
@@ -263,7 +267,7 @@ def _find(
     mine = [(address, row) for address, row in nodes if row["node"] == node]
     if len(mine) != 1:
         known = ", ".join(sorted(str(row["node"]) for _, row in nodes)) or "none"
-        raise NotFound(f"{len(mine)} nodes are called {node}; there are: {known}")
+        raise NotFound(f"{len(mine)} nodes are called {node}; there are: {known}", STATUS)
     address, row = mine[0]
     return address, row, [(at, told) for at, told in nodes if told["broker"] == row["broker"] and at != address]
 

@@ -9,15 +9,16 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
-from msgspec.structs import replace
 
 from penstock.cli.tools import Whole, printable
-from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, defaults, load, meanings
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
+
+if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
+    from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig
 
 EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3, "NoRoute": 3, "TimedOut": 124}
 REFUSED = 4  # this user may not
@@ -25,8 +26,17 @@ REFUSED = 4  # this user may not
 HINTS = {
     "NotConnected": "Does it run there? `penstock up` starts one of each; -n, or `penstock context use`, names another.",
     "ConnectionLost": "Is that the port of a registry (9876) or broker (10911), and does it want TLS (PENSTOCK_TLS)?",
+    "NoRoute": "`penstock topic ls`, `penstock channel ls` and `penstock broker ls` list what there is.",
     "TimedOut": "`penstock status HOST:4151` says whether it serves; where it is slow, the call may go through later.",
 }
+# And about what a broker refused, by the code.
+REFUSALS = {
+    16: "`penstock topic describe NAME` shows what may be done with it; `penstock topic alter --perm` changes that.",
+    17: "`penstock topic ls` lists the topics.",
+    22: "`penstock delayed ls`, `penstock peek TOPIC` and `penstock message find TOPIC KEY` show what there is.",
+    26: "`penstock group ls` lists the groups.",
+}
+DENIED = "`penstock user ls` shows who may what; `penstock user grant` gives a right. Who calls says PENSTOCK_USER."
 # And about a file.
 FILE_HINTS = {
     errno.EACCES: "This user may not read or write there: run it as one who may, or name another place.",
@@ -134,7 +144,7 @@ class Lazy(Whole):
             return super().invoke(ctx)
         except PenstockError as error:
             _say(error)
-            hint = error.hint or HINTS.get(type(error).__name__, "")
+            hint = error.hint or _next_step(error)
             if hint:
                 click.echo(f"  {hint}", err=True)
             ctx.exit(_exit_code(error))
@@ -148,10 +158,20 @@ class Lazy(Whole):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
+            if isinstance(error, UnicodeEncodeError) and not error.object.isascii():
+                _say(ValueError(f"{ascii(error.object)[:100]} is no text in UTF-8"))
+                click.echo("  Names, keys, tags and properties are text; a body may be any bytes.", err=True)
+                ctx.exit(2)
             _say(error)
             if (number := getattr(error, "errno", 0)) in FILE_HINTS:
                 click.echo(f"  {FILE_HINTS[number]}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _next_step(error: PenstockError) -> str:
+    if getattr(error, "denied", False):
+        return DENIED
+    return HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
 
 
 def _say(error: Exception) -> None:
@@ -165,7 +185,7 @@ def _complete_names(command: click.Command) -> None:
 
     for one in [command, *(command.commands.values() if isinstance(command, click.Group) else ())]:
         for param in one.params:
-            if param.name in ("name", "topic", "group", "channel", "channel_name"):
+            if param.name in ("name", "topic", "group", "channel", "channel_name", "of", "to"):
                 vars(param)["_custom_shell_complete"] = names_for
 
 
@@ -231,7 +251,7 @@ def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
         role, dot, own = name.strip().replace("-", "_").partition(".")
         if not dot:
             role, own = next((r for r in roles if role in _names(r)), roles[0]), role
-        if role in _ROLES and role not in roles:
+        if role in _roles() and role not in roles:
             hint = f"penstock {role} --set {own}=… is the command for it."
             raise ConfigError(f"--set: {name.strip()} is no setting of the {roles[0]}", hint)
         if role not in roles:
@@ -240,11 +260,16 @@ def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
     return said
 
 
-_ROLES: dict[str, type[ConnectionSettings]] = {"broker": BrokerConfig, "registry": RegistryConfig}
+def _roles() -> dict[str, type[ConnectionSettings]]:
+    from penstock.config import BrokerConfig, RegistryConfig
+
+    return {"broker": BrokerConfig, "registry": RegistryConfig}
 
 
 def _names(role: str) -> set[str]:
-    return set(defaults(_ROLES[role]))
+    from penstock.config import defaults
+
+    return set(defaults(_roles()[role]))
 
 
 def _rules(text: str) -> tuple[object, ...]:
@@ -289,6 +314,7 @@ def up(
 ) -> None:  # fmt: skip
     """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
     gc.disable()  # nothing of what a start makes is garbage; `serve` goes on collecting
+    from penstock.config import BrokerConfig, defaults
     from penstock.serve import run
     from penstock.supervisor import members, supervise
     from penstock.supervisor import replicas as with_slaves
@@ -346,7 +372,10 @@ def _both(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], ports: dict[str, int | None]
 ) -> tuple[BrokerConfig, RegistryConfig]:
     """The settings of a broker and a registry that run together."""
+    from msgspec.structs import replace
+
     from penstock.access.rights import users_file
+    from penstock.config import BrokerConfig, RegistryConfig, load
     from penstock.fronts.soundness import check_addresses
 
     said = set_flags(settings, "broker", "registry")
@@ -381,6 +410,7 @@ def broker(
     if click.get_current_context().invoked_subcommand is not None:
         return
     gc.disable()
+    from penstock.config import BrokerConfig, load
     from penstock.fronts.soundness import check_addresses
     from penstock.serve import run
 
@@ -402,6 +432,7 @@ def registry(
 ) -> None:
     """Run a registry: name server and nsqlookupd."""
     gc.disable()
+    from penstock.config import RegistryConfig, load
     from penstock.fronts.soundness import check_addresses
     from penstock.serve import run
 
@@ -420,10 +451,12 @@ def registry(
 @click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
 def settings_command(as_json: bool, markdown: bool) -> None:
     """Print every setting with its default and meaning."""
+    from penstock.config import ConnectionSettings, defaults, meanings
+
     common = defaults(ConnectionSettings)  # last
     table = [
         {"role": role, "name": name, "default": default, "about": about[name]}
-        for role, kind in _ROLES.items()
+        for role, kind in _roles().items()
         for about in (meanings(kind),)
         for name, default in sorted(defaults(kind).items(), key=lambda setting: setting[0] in common)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
@@ -10,8 +11,11 @@ import click
 import penstock
 from penstock.cli.names import demand_log_topic
 from penstock.cli.tools import Whole, print_rows, printable, with_json, with_registry
+from penstock.errors import PenstockError
 from penstock.message import ReceivedMessage
 from penstock.wire.traces import Trace
+
+STORED_MAX = 20  # messages with one key whose store time is looked up
 
 
 def row_of(message: ReceivedMessage) -> dict[str, object]:
@@ -50,7 +54,13 @@ def message() -> None:
 def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
     """One message by id."""
     with penstock.Admin(registry) as admin:
-        _print([admin.message(msg_id, topic)], as_json)
+        try:
+            found = admin.message(msg_id, topic)
+        except ValueError as error:
+            raise click.BadParameter(
+                f"{error}: `peek`, `tail --json` and `message find` show ids", param_hint="MSG_ID"
+            ) from None
+    _print([found], as_json)
 
 
 @message.command("find")
@@ -70,9 +80,25 @@ def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
 @with_json
 @click.argument("msg_id")
 def message_trace(registry: str, as_json: bool, msg_id: str) -> None:
-    """Where a message went, as clients that trace have told: by its id, or a key of it."""
+    """Where a message went: by its id, or a key of it. Stored, as its broker knows; sent, received and done as clients that
+    trace, and brokers for topics with --trace, have told.
+    """
     with penstock.Admin(registry) as admin:
-        print_rows((_step(trace) for trace in admin.traces(msg_id)), as_json)
+        steps = [_step(trace) for trace in admin.traces(msg_id)]
+        topics = {str(step["msgId"]): str(step["topic"]) for step in sorted(steps, key=lambda one: bool(one["topic"]))}
+        for id_, topic in list(topics.items())[:STORED_MAX]:
+            if topic or len(topics) == 1:  # without its topic it is looked for in all there are
+                with suppress(PenstockError, ValueError):  # it is gone, or somebody else's
+                    steps.append(_stored(admin.message(id_, topic or None), id_))
+    print_rows(sorted(steps, key=lambda step: str(step["time"])), as_json)
+
+
+def _stored(message: ReceivedMessage, id_: str) -> dict[str, object]:
+    return {
+        "time": message.stored_at.isoformat(timespec="milliseconds"), "what": "stored", "group": "", "topic": message.topic,
+        "ms": "", "retries": "", "host": f"{message.broker or ''} {message.queue_id}/{message.queue_offset}".strip(),
+        "msgId": id_, "keys": " ".join(message.keys),
+    }  # fmt: skip
 
 
 def _step(trace: Trace) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.errors import NoRoute, NotFound, PenstockError
+from penstock.wire import names
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 1.0
 NAMES_MAX = 500
-# Arguments called `name` are a topic's or a group's as their command says.
-_KINDS = {"topic": "topics", "group": "groups", "dlq": "groups"}
+_DEAD, _DEAD_SUFFIX = names.DEAD_PREFIX.decode(), names.DEAD_SUFFIX.decode()
+# Arguments called `name` are a topic's, a group's or a context's, as their command says.
+_KINDS = {"topic": "topics", "group": "groups", "context": "contexts", "channel": "channels"}
+_OF_OPTIONS = {"topic": "topics", "group": "groups", "channel": "channels", "channel_name": "channels", "of": "all"}
 
 
 def names_for(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -36,32 +39,49 @@ def names_for(context: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def _what(context: click.Context, param: click.Parameter) -> str:
-    """topics, groups or channels; empty for any other argument."""
-    name, parent = param.name or "", context.parent.info_name if context.parent else ""
-    if name in ("channel_name", "channel") or (name == "name" and parent == "channel"):
-        return "channels"
-    if name == "group":
-        return "groups"
-    if name == "topic":
-        return "topics"
-    return _KINDS.get(parent or "", "") if name == "name" else ""
+    """topics, groups, channels, dead (what has dead letters), contexts or all; empty for any other argument."""
+    name, parent = param.name or "", (context.parent.info_name if context.parent else "") or ""
+    if name == "name":
+        return _KINDS.get(parent, "")
+    if name == "to":
+        return "topics" if param.metavar == "TOPIC" else ""
+    return "dead" if (parent, name) == ("dlq", "group") else _OF_OPTIONS.get(name, "")
 
 
 def _ask(context: click.Context, what: str) -> list[str]:
+    if what == "contexts":
+        from penstock.cli.inuse import folder
+
+        return sorted(path.stem for path in folder().glob("*.toml"))
     import penstock
 
     registry = str(context.params.get("registry") or os.environ.get("PENSTOCK_REGISTRY") or _registry())
     with penstock.Admin(registry, timeout_s=TIMEOUT_S) as admin:
-        if what == "groups":
-            return sorted(admin.groups())
-        if what == "topics":
-            return sorted({*admin.topics(), *(str(row["topic"]) for row in admin.queue_topics())})
-        topic = str(context.params.get("topic") or "")
-        return (
-            sorted({str(one["channel"]) for row in admin.queue_topics(topic) for one in row["channels"]})
-            if topic
-            else []
-        )
+        # An option that lacks its value keeps click from reading the arguments: they are left as they are.
+        topic = str(context.params.get("topic") or (context.args[0] if what == "channels" and context.args else ""))
+        found: set[str] = set()
+        if what in ("groups", "all") or (what == "channels" and not topic):
+            found.update(name for name in admin.groups() if not is_own(name))
+        if what in ("topics", "all"):
+            found.update(admin.topics())
+        if what == "dead":
+            found.update(name.removeprefix(_DEAD) for name in admin.topics(system=True) if name.startswith(_DEAD))
+        for row in admin.queue_topics(topic) if what != "groups" else ():
+            name = str(row["topic"])
+            if what in ("topics", "all"):
+                found.add(name)
+            if what in ("channels", "all"):
+                found.update(str(one["channel"]) for one in row["channels"])
+            if what == "dead" and name.endswith(_DEAD_SUFFIX):
+                found.add(name.removesuffix(_DEAD_SUFFIX))
+        return sorted(found)
+
+
+def is_own(group: str) -> bool:
+    """Whether a group is none that somebody made: of RocketMQ, of a broker, of a reader without one, of `dlq redrive`."""
+    return group in (*names.SYSTEM_GROUPS, "DEFAULT_CONSUMER") or group.startswith(
+        (names.SYSTEM_GROUP_PREFIX, "penstock-redrive")
+    )
 
 
 def check_names(admin: Admin, topic: str, reader: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from datetime import datetime
 from typing import Literal
 
 import click
 
 import penstock
 from penstock.cli.queues import channel
-from penstock.cli.tools import Command, print_rows, printable, time_text, with_json, with_registry
+from penstock.cli.tools import Command, position, print_rows, printable, time_text, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start
 from penstock.errors import NotFound
@@ -42,7 +41,7 @@ def _selection(command: Command) -> Command:
     "--from",
     "start",
     metavar="PLACE",
-    help="Of a log topic: first, last or end, an offset, QUEUE/OFFSET, or a moment: 2026-11-20T10:00:00+00:00.",
+    help="Of a log topic: first, last or end, an offset, QUEUE/OFFSET, -1h, or a moment: 2026-11-20T10:00:00+00:00.",
 )
 @click.option("--key", default="", help="Of a log topic: the messages with this key.")
 @click.argument("topic")
@@ -107,15 +106,7 @@ def _start(text: str) -> tuple[int | None, Start]:
         return None, "first" if text == "first" else "last"
     if match := re.fullmatch(r"(?:([0-9]{1,9})/)?([0-9]{1,18})", text, re.ASCII):
         return None if match[1] is None else int(match[1]), int(match[2])
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither first, last, an offset nor a moment", param_hint="--from"
-        ) from None
-    if moment.tzinfo is None:
-        raise click.BadParameter(f"{text!r} has no time zone: +00:00 is UTC", param_hint="--from")
-    return None, moment
+    return None, position(text, "--from", "first, last, an offset")
 
 
 def _print(found: list[Json], state: State, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from typing import IO, Literal, TypedDict, Unpack
 
 import click
+from msgspec import structs
 
 import penstock
 from penstock.cli.rows import BadRow, Row, message_of, parse_row
@@ -70,7 +72,8 @@ def send(registry: str, as_json: bool, topic: str, bodies: tuple[str, ...], **gi
         common["due"] = due
     lines: Iterable[bytes] = file if file is not None else sys.stdin.buffer
     if bodies:
-        messages = [message_of(common | {"body": body}, topic, 0) for body in bodies]
+        bare = message_of(common | {"body": ""}, topic, 0)
+        messages = [structs.replace(bare, body=os.fsencode(body)) for body in bodies]  # whatever bytes were typed
         texts: Iterator[Message] = iter(messages)
     else:
         texts = _from_lines(lines, topic, common, jsonl)

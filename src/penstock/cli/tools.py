@@ -7,15 +7,19 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar
 
 import click
 
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut
+
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PIECE = re.compile(r"([0-9]{1,12})(ms|s|min|m|h|d)")
-_SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?")
-_DURATION = re.compile(rf"(?:{_PIECE.pattern})+")
+# Patterns that are compiled when one is needed: most verbs need none.
+_PIECE = r"([0-9]{1,12})(ms|s|min|m|h|d)"
+_SIZE = r"([0-9]{1,15})([KMGT]?)(?:i?B)?"
+_DURATION = rf"(?:{_PIECE})+"
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -101,24 +105,29 @@ def permission(perm: int) -> str:
     return "".join(letter for letter, bit in (("R", 4), ("W", 2)) if perm & bit) or "none"
 
 
-def position(text: str, option: str) -> Literal["first", "last"] | datetime:
-    """Where a group or a reader begins: a word, a moment, or a time ago as -1h. BadParameter when it says no such place."""
+def position(text: str, option: str, others: str = "first, last") -> Literal["first", "last"] | datetime:
+    """Where a group or a reader begins: a word, a moment, or a time ago as -1h. BadParameter when it says no such place; it
+    names `others`, the words that are known there, too.
+    """
     if text in ("first", "last"):
         return "first" if text == "first" else "last"
-    if text.startswith("-") and _DURATION.fullmatch(text[1:]):
+    if text.startswith("-") and re.fullmatch(_DURATION, text[1:]):
         try:
             return datetime.now(UTC) - timedelta(milliseconds=duration_ms(text[1:], option))
         except OverflowError:
             return "first"
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is neither first, last nor a moment", param_hint=option) from None
+        raise click.BadParameter(f"{text!r} is neither {others}, -1h nor a moment", param_hint=option) from None
+    if moment.tzinfo is None:
+        raise click.BadParameter(f"{text!r} has no time zone: +00:00 is UTC", param_hint=option)
+    return moment
 
 
 def duration_ms(text: str, option: str) -> int:
     """`10s`, `1h30m`, `500ms` in milliseconds. BadParameter."""
-    pieces = _PIECE.findall(text) if _DURATION.fullmatch(text) else []
+    pieces = re.findall(_PIECE, text) if re.fullmatch(_DURATION, text) else []
     if not pieces:
         raise click.BadParameter(f"{text!r} is no time: write 10s, 5m, 1h30m, 2d or 500ms", param_hint=option)
     return sum(int(number) * _UNIT_MS[unit] for number, unit in pieces)
@@ -143,7 +152,7 @@ def due_ms(delay: str | None, moment: str | None) -> int | None:
 
 def size_bytes(text: str, option: str) -> int:
     """`500M`, `10G`, or a number of bytes. BadParameter."""
-    found = _SIZE.fullmatch(text)
+    found = re.fullmatch(_SIZE, text)
     if found is None:
         raise click.BadParameter(f"{text!r} is no size: write 500M, 10G, or a number of bytes", param_hint=option)
     return int(found[1]) << 10 * ("KMGT".index(found[2]) + 1 if found[2] else 0)
@@ -155,6 +164,26 @@ def confirm(question: str, force: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("not asked on a terminal: say --force")
         click.confirm(question, abort=True)
+
+
+def repeat(
+    step: Callable[[], object], pause_s: float, count: int | None, sleep: Callable[[float], object] = time.sleep
+) -> None:
+    """A step so often, or until Ctrl-C. Who watches a broker that starts again goes on watching: an error ends it only when it
+    is that of the first step or of the last.
+    """
+    done = 0
+    with suppress(KeyboardInterrupt):
+        while count is None or done < count:
+            done += 1
+            try:
+                step()
+            except (ConnectionLost, TimedOut, NoRoute, BrokerRefused) as error:
+                if done in (1, count) or getattr(error, "denied", False):
+                    raise
+                click.echo(f"penstock: {printable(str(error))}: tried again in {pause_s:g} s", err=True)
+            if done != count:
+                sleep(pause_s)
 
 
 def printable(text: str) -> str:

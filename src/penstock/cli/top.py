@@ -6,11 +6,13 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import click
 
 import penstock
-from penstock.cli.tools import print_rows, printable, with_json, with_registry
+from penstock.cli.tools import print_rows, printable, repeat, with_json, with_registry
+from penstock.errors import NoRoute
 
 Row = dict[str, object]
 CLEAR = "\x1b[H\x1b[2J"
@@ -35,7 +37,8 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
     rows: list[Row] = []
     ends: dict[str, int] = {}
     for name in admin.topics():
-        ends[name] = sum(stats.max_offset for stats in admin.topic_stats(name).values())
+        with suppress(NoRoute):  # deleted meanwhile
+            ends[name] = sum(stats.max_offset for stats in admin.topic_stats(name).values())
     for group, queues in admin.all_group_stats().items():
         for topic in {queue.topic for queue in queues}:
             of = [stats for queue, stats in queues.items() if queue.topic == topic]
@@ -54,16 +57,23 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
                         max(lag_ms, default=0),
                     )
                 )
+    stored = dict(ends)
+    seen: dict[
+        tuple[str, str, str], tuple[int, int, int | None]
+    ] = {}  # of a channel at all brokers: done, behind, how old
     for one in admin.queue_topics():
         topic, kind = str(one["topic"]), str(one["kind"])
-        count = ends.get(topic, int(one["messages"]))
+        if topic not in stored:
+            ends[topic] = ends.get(topic, 0) + int(one["messages"])
         for channel in one["channels"]:
-            done = int(channel["messages"]) - int(channel["depth"]) - int(channel["inFlight"])
             behind = int(channel["depth"]) + int(channel["inFlight"])
-            rows.append(
-                _row(topic, kind, channel["channel"], rates, now_s, (count, done), behind, channel["lagMillis"])
-            )
-        ends.setdefault(topic, count)
+            age_ms: int | None = channel["lagMillis"]
+            before, more, oldest_ms = seen.get((topic, kind, channel["channel"]), (0, 0, 0))
+            oldest = None if age_ms is None or oldest_ms is None else max(age_ms, oldest_ms)
+            done = before + int(channel["messages"]) - behind
+            seen[topic, kind, channel["channel"]] = (done, more + behind, oldest)
+    for (topic, kind, name), (done, behind, oldest) in seen.items():
+        rows.append(_row(topic, kind, name, rates, now_s, (ends[topic], done), behind, oldest))
     read_by = {row["topic"] for row in rows}
     rows += [_row(topic, "", "", rates, now_s, (end, 0), 0, 0) for topic, end in ends.items() if topic not in read_by]
     return sorted(rows, key=lambda row: (-float(str(row["in_s"] or 0)), str(row["topic"]), str(row["reader"])))
@@ -108,18 +118,16 @@ def top(registry: str, as_json: bool, interval: float, count: int | None) -> Non
     """Show topics with their readers, rates and lag, the busiest first, again and again until Ctrl-C."""
     rates = Rates()
     screen = sys.stdout.isatty() and not as_json
-    try:
-        with penstock.Admin(registry) as admin:
-            left = -1 if count is None else count
-            while left:
-                rows = snapshot(admin, rates, time.monotonic())
-                if screen:
-                    size = shutil.get_terminal_size()
-                    click.echo(CLEAR + "\n".join(lines(rows, size.columns, size.lines)))
-                else:
-                    print_rows(rows, True) if as_json else click.echo("\n".join(lines(rows, 200, 1 << 30)))
-                left -= 1
-                if left:
-                    time.sleep(interval)
-    except KeyboardInterrupt:
-        return
+    with suppress(KeyboardInterrupt), penstock.Admin(registry) as admin:
+
+        def show() -> None:
+            rows = snapshot(admin, rates, time.monotonic())
+            if screen:
+                size = shutil.get_terminal_size()
+                click.echo(CLEAR + "\n".join(lines(rows, size.columns, size.lines)))
+            elif as_json:
+                print_rows(rows, True)
+            else:
+                click.echo("\n".join(lines(rows, 200, 1 << 30)))
+
+        repeat(show, interval, count)

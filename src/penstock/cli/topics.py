@@ -30,6 +30,8 @@ from penstock.cli.tools import (
 from penstock.client.routes import Json
 from penstock.errors import PenstockError
 
+PURGE_TO = "end, an offset"
+
 
 @click.group(cls=Whole)
 def topic() -> None:
@@ -223,11 +225,9 @@ def topic_purge(
     elif place == "end":
         to = "end"
     else:
-        moment = position(place, "--to")
+        moment = position(place, "--to", PURGE_TO)
         if not isinstance(moment, datetime):
-            raise click.BadParameter(f"{place!r} is neither end, an offset nor a moment", param_hint="--to")
-        if moment.tzinfo is None:
-            raise click.BadParameter(f"{place!r} has no time zone: +00:00 is UTC", param_hint="--to")
+            raise click.BadParameter(f"{place!r} is neither {PURGE_TO}, -1h nor a moment", param_hint="--to")
         to = moment
     with penstock.Admin(registry) as admin:
         rows = admin.purge_topic(name, to, queue=queue, dry_run=True)
@@ -300,7 +300,8 @@ def _tell_delayed(admin: penstock.Admin, name: str) -> None:
 
 def _held(row: Json) -> Json:
     """What a topic holds at one broker, and who reads it."""
-    held = row["depth"] if row["stored"] is None else row["stored"]
+    unfinished = [one["depth"] + one["inFlight"] + one["deferred"] for one in row["channels"]]
+    held = row["depth"] + max(unfinished, default=0) if row["stored"] is None else row["stored"]
     return {"topic": row["topic"], "kind": row["kind"], "broker": row["broker"], "messages": held} | {
         "channels": len(row["channels"]), "groups": len(row["groups"])
     }  # fmt: skip

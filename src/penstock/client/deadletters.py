@@ -1,20 +1,20 @@
 """Dead letters as an operator needs them: listed, looked at, sent again to the topics they came from, each once.
 
-How far a dead-letter topic was sent again is a committed offset of a group of ours: `penstock-redrive`; for those that
-match a text a group whose name holds the text, `penstock-redrive-<text in base64>`. A message was sent again when it lies
-below the offset of a group whose text it matches. The offset is committed when the messages before it are stored. Who was
-killed in between sends the last ones again, and so do two at a time: each send has a number, the dead letter's offset, by
-which a broker knows it (`log.sequences`) and stores it once.
+How far a dead-letter topic was sent again is a committed offset of a group of ours, whose name says which ones
+(`deadrules`). A message was sent again when it lies below the offset of a group whose rule it matches. The offset is
+committed when the messages before it are stored, and for a text or an id only where something was sent. Who was killed
+in between sends the last ones again, and so do two at a time: each send has a number, the dead letter's offset, by which
+a broker knows it (`log.sequences`) and stores it once.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import difflib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from msgspec import structs
 from penstock.client.blocking import Producer, PullConsumer
 from penstock.client.blockingadmin import Admin
 from penstock.client.deadqueues import SUFFIX, DeadQueues
+from penstock.client.deadrules import GROUP, ID, Rule, matches, rule_of
 from penstock.client.routes import Json, MessageQueue
 from penstock.client.sending import by_sharding_key
 from penstock.errors import BrokerRefused, NoRoute, NotFound, PenstockError
@@ -34,10 +35,8 @@ from penstock.security import Security
 from penstock.wire import names
 from penstock.wire.codes import ResponseCode
 
-GROUP = "penstock-redrive"
 Each = Callable[[ReceivedMessage, str], object]  # told of one, and of the topic it goes to
 BATCH = 100  # at most so many are sent before the offset is committed
-MATCH_BYTES_MAX = 150  # a group's name has 255
 PULL_S = 2.0
 _PREFIX = names.DEAD_PREFIX.decode()
 # What belongs to the delivery that failed, or to the send before it.
@@ -64,28 +63,19 @@ class DeadTopic:
 
 @dataclass
 class Redriven:
-    """What was sent again, or would be: `topics` is how many to each. `unreadable`: their bodies cannot be decompressed."""
+    """What was sent again, or would be: `topics` is how many to each. `unreadable`: their bodies cannot be decompressed.
+    `missing`: the ids that no dead letter has.
+    """
 
     count: int = 0
     unreadable: int = 0
     topics: dict[str, int] = field(default_factory=dict)
-
-    def merge(self, more: Redriven) -> None:
-        """Those of another call."""
-        self.count += more.count
-        self.unreadable += more.unreadable
-        for topic, count in more.topics.items():
-            self.topics[topic] = self.topics.get(topic, 0) + count
+    missing: list[str] = field(default_factory=list)
 
     def add(self, topic: str) -> None:
         """One more."""
         self.count += 1
         self.topics[topic] = self.topics.get(topic, 0) + 1
-
-
-def matches(message: ReceivedMessage, text: str) -> bool:
-    """Whether the text is one of the message's keys, its id, or in its body; the empty one is in all."""
-    return not text or text in message.keys or text.encode() in message.body or text == message.msg_id
 
 
 def origin(message: ReceivedMessage) -> str:
@@ -262,29 +252,48 @@ class DeadLetters:
 
         NotFound when a topic is not there (any more): nothing behind that message is sent.
         """
-        topic, group = self.find(name), group_of(text)
+        topic, rule = self.find(name), Rule(text)
         done = Redriven()
         pace = _Pace(rate, self._clock, self._sleep)
         if isinstance(topic, DeadQueues):
-            _redrive_queue(topic, text, to, limit, pace, dry_run, each, done)
+            _redrive_queue(topic, {"to": to, "text": text}, limit, pace, dry_run, each, done)
             return done
         if to:
             self._check_topic(to)
-        sent = _Sent(self._offsets(topic))
-        with self._reader(group) as reader, self._producer() as producer:
-            for queue in reader.queues(topic):
+        if not dry_run:
+            _ = rule.group  # ValueError, before anything is sent
+        with self._sending(topic, to, dry_run, each, done, pace) as sending:
+            for queue in sending.queues():
                 if limit is None or done.count < limit:
-                    job = _Job(self, reader, producer, queue, done, pace, to, dry_run, each, _producer_id(queue, group))
-                    job.run(sent, text, limit)
+                    sending.run(queue, rule, limit)
         return done
 
     def resend(
         self, name: str, ids: Iterable[str], *, to: str = "", dry_run: bool = False, each: Each | None = None
     ) -> Redriven:
-        """Send the dead letters with these ids again, each that was not sent before. NotFound: no topic."""
-        done = Redriven()
-        for id_ in dict.fromkeys(ids):
-            done.merge(self.redrive(name, to=to, text=id_, dry_run=dry_run, each=each))
+        """Send the dead letters with these ids again, each that was not sent before; `missing` are the ids of none. NotFound:
+        no topic.
+        """
+        topic, wanted, done = self.find(name), list(dict.fromkeys(ids)), Redriven()
+        pace = _Pace(None, self._clock, self._sleep)
+        if isinstance(topic, DeadQueues):
+            there = {letter.msg_id for letter in topic.letters()}
+            for id_ in wanted:
+                if id_ in there:
+                    _redrive_queue(topic, {"to": to, "text": id_, "id": id_}, None, pace, dry_run, each, done)
+            done.missing = [id_ for id_ in wanted if id_ not in there]
+            return done
+        if to:
+            self._check_topic(to)
+        with self._sending(topic, to, dry_run, each, done, pace) as sending:
+            places: dict[str, list[tuple[MessageQueue, int]]] = {}
+            for queue in sending.queues():
+                for message in _read(sending.reader, queue, *sending.reader.offsets(queue)):
+                    places.setdefault(message.msg_id, []).append((queue, message.queue_offset))
+            for id_ in wanted:
+                for queue, offset in places.get(id_, ()):
+                    sending.run(queue, Rule(id_, ID), None, offset, offset + 1)
+        done.missing = [id_ for id_ in wanted if id_ not in places]
         return done
 
     def delete_sent(self, name: str) -> int:
@@ -329,32 +338,38 @@ class DeadLetters:
                 f"{topic} is a queue topic, which keeps no keys and properties", "Say a log topic with --to."
             )
 
-    def _offsets(self, topic: str) -> list[tuple[str, dict[MessageQueue, int]]]:
-        """(text, how far) of each call that sent some again."""
+    def _offsets(self, topic: str) -> list[tuple[Rule, dict[MessageQueue, int]]]:
+        """(rule, how far) of each call that sent some again."""
         found = []
         for group in self._admin.groups_of(topic):
-            text = text_of(group)
-            if text is not None:
+            rule = rule_of(group)
+            if rule is not None:
                 stats = self._admin.group_stats(group, topic)
-                found.append((text, {queue: one.committed for queue, one in stats.items()}))
+                found.append((rule, {queue: one.committed for queue, one in stats.items()}))
         return found
 
     def _reader(self, group: str) -> PullConsumer:
         return PullConsumer(self._registry, group=group, timeout_s=self._timeout_s, security=self._security)
 
-    def _producer(self) -> Producer:
-        return Producer(self._registry, send_timeout_s=self._timeout_s, security=self._security)
+    def _sending(self, topic: str, to: str, dry_run: bool, each: Each | None, done: Redriven, pace: _Pace) -> _Sending:
+        producer = Producer(self._registry, send_timeout_s=self._timeout_s, security=self._security)
+        sent = _Sent(self._offsets(topic))
+        return _Sending(self._reader, producer, self.check_origin, topic, sent, to, dry_run, each, done, pace)
 
 
 class _Sent:
     """Which messages were sent again."""
 
-    def __init__(self, offsets: list[tuple[str, dict[MessageQueue, int]]]) -> None:
+    def __init__(self, offsets: list[tuple[Rule, dict[MessageQueue, int]]]) -> None:
         self._offsets = offsets
 
     def has(self, queue: MessageQueue, message: ReceivedMessage) -> bool:
         """Whether this one was."""
-        return any(message.queue_offset < at.get(queue, 0) and matches(message, text) for text, at in self._offsets)
+        return any(message.queue_offset < at.get(queue, 0) and rule.matches(message) for rule, at in self._offsets)
+
+    def by(self, rule: Rule, queue: MessageQueue) -> int:
+        """How far calls with this rule came."""
+        return next((at.get(queue, 0) for known, at in self._offsets if known == rule), 0)
 
     def reach(self, queue: MessageQueue) -> int:
         """Nothing from here on was."""
@@ -388,58 +403,76 @@ class _Pace:
 
 
 @dataclass
-class _Job:
-    """One queue of dead letters sent again."""
+class _Sending:
+    """One topic of dead letters being sent again. As a context manager."""
 
-    owner: DeadLetters
-    reader: PullConsumer
+    reader_of: Callable[[str], PullConsumer]  # by group
     producer: Producer
-    queue: MessageQueue
-    done: Redriven
-    pace: _Pace
+    check_origin: Callable[[str, set[str]], None]
+    topic: str
+    sent: _Sent
     to: str
     dry_run: bool
     each: Each | None
-    producer_id: str  # the same one whenever this queue is sent again by the same text
+    done: Redriven
+    pace: _Pace
     known: set[str] = field(default_factory=set)
+    notes: dict[str, PullConsumer] = field(default_factory=dict)  # by group: who commits for it
+    stack: ExitStack = field(default_factory=ExitStack)
 
-    def run(self, sent: _Sent, text: str, limit: int | None) -> None:
-        """Send what is not sent; the offset is committed after each batch, and when something fails."""
-        low, high = self.reader.offsets(self.queue)
-        low = committed = max(low, self.reader.committed(self.queue) or 0)
-        unsaved = 0
+    def __enter__(self) -> Self:
+        self.reader = self.stack.enter_context(self.reader_of(GROUP))
+        self.stack.enter_context(self.producer)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stack.close()
+
+    def queues(self) -> list[MessageQueue]:
+        """Those that the topic has."""
+        return self.reader.queues(self.topic)
+
+    def run(self, queue: MessageQueue, rule: Rule, limit: int | None, begin: int = 0, end: int | None = None) -> None:
+        """Send what a rule names of one queue, and was not sent; the offset is committed after each batch, and when something
+        fails.
+        """
+        low, high = self.reader.offsets(queue)
+        low = committed = max(low, begin, self.sent.by(rule, queue))
+        high = high if end is None else min(high, end)
+        unsaved, noted, number = 0, not rule.text, _producer_id(queue, rule)
         try:
-            for message in _read(self.reader, self.queue, low, high):
-                if matches(message, text) and not sent.has(self.queue, message):
+            for message in _read(self.reader, queue, low, high):
+                if rule.matches(message) and not self.sent.has(queue, message):
                     if limit is not None and self.done.count >= limit:
                         break
                     if message.undecodable is None:
-                        self._send(message)
-                        unsaved += 1
+                        self._send(message, number)
+                        unsaved, noted = unsaved + 1, True
                     else:
                         self.done.unreadable += 1
                 low = message.queue_offset + 1
                 if unsaved >= self.pace.batch:
-                    committed, unsaved = self._commit(committed, low), 0
+                    committed, unsaved = self._commit(queue, rule, committed, low), 0
             else:
                 low = high
         finally:
-            self._commit(committed, low)
+            if noted:
+                self._commit(queue, rule, committed, low)
 
-    def _send(self, message: ReceivedMessage) -> None:
+    def _send(self, message: ReceivedMessage, number: str) -> None:
         topic = self.to or origin(message)
-        self.owner.check_origin(topic, self.known)
+        self.check_origin(topic, self.known)
         if not self.dry_run:
             self.pace.wait()
-            if not self._stored(again(message, topic), message.queue_offset):
+            if not self._stored(again(message, topic), f"{number}.{message.queue_offset + 1}.1", message.queue_offset):
                 return
         self.done.add(topic)
         if self.each is not None:
             self.each(message, topic)
 
-    def _stored(self, letter: Message, offset: int) -> bool:
+    def _stored(self, letter: Message, number: str, offset: int) -> bool:
         """Send it under its number, always to the same queue; False when it is known that another call did."""
-        numbered = dict(letter.properties) | {names.SEQUENCE: f"{self.producer_id}.{offset + 1}.1"}
+        numbered = dict(letter.properties) | {names.SEQUENCE: number}
         queues = sorted(self.producer.queues(letter.topic))
         if letter.sharding_key is None:
             queue = queues[offset % len(queues)]
@@ -453,22 +486,26 @@ class _Job:
             return False
         return True
 
-    def _commit(self, before: int, at: int) -> int:
+    def _commit(self, queue: MessageQueue, rule: Rule, before: int, at: int) -> int:
         if at > before and not self.dry_run:
-            self.reader.commit({self.queue: at})
+            noted = self.notes.get(rule.group)
+            if noted is None:
+                noted = self.notes[rule.group] = self.stack.enter_context(self.reader_of(rule.group))
+            noted.commit({queue: at})
         return at
 
 
-def _producer_id(queue: MessageQueue, group: str) -> str:
-    about = f"{queue.topic}\0{queue.broker}\0{queue.queue_id}\0{group}"
+def _producer_id(queue: MessageQueue, rule: Rule) -> str:
+    """The same one whenever this queue is sent again by the same rule."""
+    about = f"{queue.topic}\0{queue.broker}\0{queue.queue_id}\0{rule.group}"
     return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 
 def _redrive_queue(
-    letters: DeadQueues, text: str, to: str, limit: int | None, pace: _Pace, dry_run: bool, each: Each | None, done: Redriven
+    letters: DeadQueues, wanted: dict[str, str], limit: int | None, pace: _Pace, dry_run: bool, each: Each | None, done: Redriven
 ) -> None:  # fmt: skip
     """Those of a queue topic: the broker sends them."""
-    fields = {"to": to, "text": text, "dryRun": str(dry_run).lower()}
+    fields = wanted | {"dryRun": str(dry_run).lower()}
 
     def tell(message: ReceivedMessage, topic: str) -> None:
         done.add(topic)
@@ -486,28 +523,6 @@ def again(message: ReceivedMessage, topic: str) -> Message:
         if name not in _NOT_SENT_AGAIN and not name.startswith((names.RESERVED_PREFIX, names.TIMER_PREFIX))
     }
     return Message(topic, message.body, properties=kept, flag=message.flag, sharding_key=message.sharding_key)
-
-
-def group_of(text: str) -> str:
-    """The group that notes how far those that match a text were sent again. ValueError when the text is too long."""
-    data = text.encode()
-    if len(data) > MATCH_BYTES_MAX:
-        raise ValueError(f"the text to match has {len(data)} bytes, at most {MATCH_BYTES_MAX}")
-    return f"{GROUP}-{base64.urlsafe_b64encode(data).decode().rstrip('=')}" if text else GROUP
-
-
-def text_of(group: str) -> str | None:
-    """The text of such a group; None for any other."""
-    if group == GROUP:
-        return ""
-    if not group.startswith(f"{GROUP}-"):
-        return None
-    word = group.removeprefix(f"{GROUP}-")
-    try:
-        text = base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return None
-    return text if text and group_of(text) == group else None
 
 
 def _read(reader: PullConsumer, queue: MessageQueue, low: int, high: int) -> Iterator[ReceivedMessage]:

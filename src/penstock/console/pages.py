@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.aio import Admin
-from penstock.client.deadletters import DeadLetters, describe, matches
+from penstock.client.deadletters import DeadLetters, describe
+from penstock.client.deadrules import matches
 from penstock.console import plans, plots, words
 from penstock.console.plans import start_of
 from penstock.console.plots import Line

@@ -401,7 +401,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.HA_FORGET: "node:s! dryRun:b",
     RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
-    RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s limit:i after:s dryRun:b",
+    RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s id:s limit:i after:s dryRun:b",
     RequestCode.CLIENT_DISCONNECT: "address:s!",
     RequestCode.TOPIC_CONVERT: "topic:s! kind:s! dryRun:b",
     RequestCode.TOPIC_KEEP: "topic:s! retentionMs:l retentionBytes:l trace:b",

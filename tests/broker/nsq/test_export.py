@@ -11,7 +11,7 @@ import pytest
 
 from broker.queueside import Side
 from penstock.broker.nsq import export as module
-from penstock.broker.nsq.export import Exported, QueueWriter, export
+from penstock.broker.nsq.export import Exported, QueueWriter, export, unnameable
 from penstock.broker.nsq.looking import Seen
 from penstock.disk import nsqdata, queuefiles
 from penstock.disk.files import Files
@@ -80,8 +80,22 @@ def test_everything_is_there(side: Side, tmp_path: Path) -> None:
         assert (folder / path.name.replace("meta", f"{write[0]:06d}")).stat().st_size == write[1]
     with pytest.raises(ConfigError, match="not empty"):
         list(export(side.broker, Files(), folder))
-    list(export(side.broker, Files(), tmp_path / "more", logs=True))
-    assert len(bodies(tmp_path / "more", "archive")) == 6
+
+
+def test_log_topics_that_nobody_reads_over_nsq(side: Side, tmp_path: Path) -> None:
+    fill(side)
+    dead = side.broker.topics.create(b"%DLQ%billing", 1, 1)
+    side.broker.put(dead, 0, b"lost", {}, born_host=side.broker.store_host, born_ms=1)
+    side.turn(5)
+    known = {topic.name for topic in side.queueing.all()}
+    found = list(export(side.broker, Files(), tmp_path / "nsqd", logs=True))
+    assert len(bodies(tmp_path / "nsqd", "archive")) == 6
+    assert Exported("archive", "", 6, 2) in found
+    assert not [one for one in found if "%" in one.topic]
+    table = json.loads((tmp_path / "nsqd" / "nsqd.dat").read_bytes())["topics"]
+    assert [entry["name"] for entry in table] == ["archive", "logged", "lone", "q-disk", "q-memory", "q-os"]
+    assert unnameable(side.broker) == ["%DLQ%billing"]
+    assert {topic.name for topic in side.queueing.all()} == known  # and our folder is as it was
 
 
 def test_what_waits_for_its_time_is_ready(side: Side, tmp_path: Path) -> None:

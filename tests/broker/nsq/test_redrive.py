@@ -108,6 +108,22 @@ def test_those_that_match_and_so_many(tmp_path: Path) -> None:
     side.close()
 
 
+def test_by_id_and_by_why(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    died(side, [b"one", b"two"])
+    rows = side.queueing.redrive.page(Wanted(DEAD, text=b"reject", dry_run=True))["rows"]
+    assert isinstance(rows, list)
+    assert len(rows) == 2
+    died(side, [b"about " + rows[0]["id"].encode()])
+    assert len(send(side, text=rows[0]["id"].encode(), dry_run=True)) == 2
+    assert send(side, id=rows[0]["id"]) == ["jobs"]
+    side.turn(10)
+    side.turn(10)
+    assert taken(side) == [b"one"]
+    assert send(side, text=b"no such reason") == []
+    side.close()
+
+
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
 def test_a_killed_broker_sends_each_once(tmp_path: Path, turns: int) -> None:
     side = Side(tmp_path)

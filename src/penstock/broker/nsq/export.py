@@ -6,6 +6,7 @@ Ephemeral topics and channels are left out, as nsqd leaves them out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from penstock.disk.queuefiles import Paths
 from penstock.disk.tables import replace
 from penstock.errors import ConfigError
 from penstock.wire import record
-from penstock.wire.names import NSQD_VERSION
+from penstock.wire.names import NSQ_NAME, NSQ_NAME_BYTES_MAX, NSQD_VERSION
 
 FILE_BYTES = 100 << 20
 WRITE_BYTES = 1 << 20
@@ -92,20 +93,26 @@ class QueueWriter:
 
 def export(broker: Broker, files: Files, folder: Path, *, logs: bool = False) -> Iterator[Exported]:
     """Write the folder, a queue at a time; `nsqd.dat` comes last. `logs`: log topics without channels, too, with all they
-    hold. ConfigError when something lies there.
+    hold, where nsqd takes the name (`unnameable` are the others). ConfigError when something lies there.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty", "Name a folder that is not there yet.")
     files.make_folder(folder)
     table = []
-    waiting = _scheduled(broker)
     topics = {topic.name: topic for topic in broker.queueing.all()}
-    for stored in broker.topics.by_name if logs else ():
-        if (face := broker.queueing.find(stored)) is not None:
-            topics.setdefault(stored, face)
-    for _, topic in sorted(topics.items()):
-        name = topic.name.decode()
-        if topic.ephemeral or broker.is_system_topic(name) or not (topic.kind == "queue" or topic.channels or logs):
+    waiting = _scheduled(broker, topics)
+    bare = {name for name in (broker.topics.by_name if logs else ()) if name not in topics and _nameable(name)}
+    for key in sorted({*topics, *bare}):
+        name = key.decode()
+        if broker.is_system_topic(name):
+            continue
+        if key in bare:  # one that no NSQ client knows: it is not made one that they know
+            later = waiting.get(name, [])
+            yield from _write(files, folder, name, [("", _of_stored(broker, key)), ("", (seen for _, seen in later))])
+            table.append({"name": name, "paused": False, "channels": []})
+            continue
+        topic = topics[key]
+        if topic.ephemeral or not _nameable(key) or not (topic.kind == "queue" or topic.channels or logs):
             continue
         topic.refresh()
         kept = [channel for _, channel in sorted(topic.channels.items()) if not channel.ephemeral]
@@ -124,6 +131,21 @@ def export(broker: Broker, files: Files, folder: Path, *, logs: bool = False) ->
         table.append({"name": name, "paused": bool(topic.paused), "channels": channels})
     body = msgspec.json.encode({"topics": table, "version": NSQD_VERSION})
     replace(files, folder / "nsqd.dat", body)
+
+
+def unnameable(broker: Broker) -> list[str]:
+    """Log topics that hold messages under a name that nsqd does not take: retries and dead letters of groups, long names."""
+    return sorted(
+        name.decode()
+        for name, topic in broker.topics.by_name.items()
+        if not _nameable(name)
+        and any(queue.visible_end() > queue.min_offset for queue in topic.queues)
+        and not broker.is_system_topic(name.decode())
+    )
+
+
+def _nameable(name: bytes) -> bool:
+    return len(name) <= NSQ_NAME_BYTES_MAX and re.fullmatch(NSQ_NAME, name) is not None
 
 
 def _write(files: Files, folder: Path, topic: str, queues: list[tuple[str, Iterable[Seen]]]) -> Iterator[Exported]:
@@ -152,9 +174,14 @@ def _of_topic(broker: Broker, topic: Topic, shared: bool) -> Iterator[Seen]:
         begin = topic.stream.visible if shared else topic.first()
         yield from _seen(looking.ready_in_topic(topic, Place("q", [begin])))
     elif not shared:
-        stored = broker.topics.get(topic.name)
-        for number, queue in enumerate([] if stored is None else stored.queues):
-            yield from _of_log(broker, queue.min_offset, queue.visible_end(), number, topic.name)
+        yield from _of_stored(broker, topic.name)
+
+
+def _of_stored(broker: Broker, name: bytes) -> Iterator[Seen]:
+    """All that a log topic holds."""
+    stored = broker.topics.get(name)
+    for number, queue in enumerate([] if stored is None else stored.queues):
+        yield from _of_log(broker, queue.min_offset, queue.visible_end(), number, name)
 
 
 def _of_log(broker: Broker, begin: int, end: int, number: int, name: bytes) -> Iterator[Seen]:
@@ -168,7 +195,7 @@ def _of_log(broker: Broker, begin: int, end: int, number: int, name: bytes) -> I
             yield Seen(id_, message.store_ms * NS_A_MS, message.reconsume_times, message.body, {})
 
 
-def _scheduled(broker: Broker) -> dict[str, list[tuple[list[str], Seen]]]:
+def _scheduled(broker: Broker, topics: dict[bytes, Topic]) -> dict[str, list[tuple[list[str], Seen]]]:
     """What waits for its time, by topic: for which channels, and the message."""
     found: dict[str, list[tuple[list[str], Seen]]] = {}
     delayed, everything = Delayed(broker), Wanted()
@@ -177,10 +204,9 @@ def _scheduled(broker: Broker) -> dict[str, list[tuple[list[str], Seen]]]:
         message = None if row is None else record.decode_record(due.record, 0)
         if row is None or message is None:
             continue
-        topic, attempts = broker.queueing.find(str(row["topic"]).encode()), row["attempts"]
-        if topic is None:
-            continue
-        names = [str(row["channel"])] if row["channel"] else [name.decode() for name in topic.channels]
+        topic, attempts = topics.get(str(row["topic"]).encode()), row["attempts"]
+        channels = () if topic is None else topic.channels
+        names = [str(row["channel"])] if row["channel"] else [name.decode() for name in channels]
         assert isinstance(attempts, int)
         seen = Seen(_id(str(row["msgId"]), due.id), message.store_ms * NS_A_MS, attempts, message.body, {})
         found.setdefault(str(row["topic"]), []).append((names, seen))

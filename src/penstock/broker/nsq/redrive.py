@@ -30,14 +30,15 @@ _GONE, _CONFLICT, _BUSY = 404, 409, 503
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which dead letters of `topic`: those with this text in the body or as their id, or all; so many. `to`: where to, if not
-    to where each came from. `after`: where the answer before ended.
+    """Which dead letters of `topic`: all, those with this text in the body or in why they died or as their id, or the one with
+    this `id`; so many. `to`: where to, if not to where each came from. `after`: where the answer before ended.
     """
 
     topic: bytes
     channel: bytes = b""
     to: bytes = b""
     text: bytes = b""
+    id: str = ""
     limit: int = AT_ONCE
     after: str = ""
     dry_run: bool = False
@@ -135,9 +136,19 @@ class Redrive:
         return channel
 
     def _fits(self, wanted: Wanted, channel: Channel | None, seen: Seen) -> bool:
-        if wanted.text not in seen.body and wanted.text != seen.id.encode():
+        if wanted.id:
+            if seen.id != wanted.id:
+                return False
+        elif wanted.text not in seen.body and wanted.text != seen.id.encode() and not self._told(wanted, seen):
             return False
         return channel is None or self._left(channel, seen) not in self._deferral.leaving
+
+    def _told(self, wanted: Wanted, seen: Seen) -> bool:
+        """Whether the text is in what is noted of why it died."""
+        place, text = seen.more["offset"], wanted.text.decode("utf-8", "replace")
+        assert isinstance(place, int)
+        noted = self._notes.find(wanted.topic, place, seen.id) or {}
+        return any(text in noted.get(name, "") for name in (names.DEAD_REASON, names.DEAD_DETAIL))
 
     @staticmethod
     def _left(channel: Channel, seen: Seen) -> Left:

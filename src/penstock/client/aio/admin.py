@@ -278,7 +278,10 @@ class Admin(GroupAdmin):
             if address in await self._known_addresses():
                 found = await self._traces((await self.message(msg_id)).msg_id)
         if not found:
-            raise NotFound(f"no trace of {msg_id}", "Clients write traces when they are told to: trace=True of ours.")
+            raise NotFound(
+                f"no trace of {msg_id}",
+                "`penstock topic alter TOPIC --trace` has brokers write them, trace=True clients of ours.",
+            )
         return traces.in_order(found)
 
     async def _traces(self, key: str) -> list[Trace]:

@@ -168,7 +168,7 @@ class QueueCalls(Calls):
         limit = AT_ONCE if fields["limit"] is None else max(1, fields["limit"])
         wanted = WantedDead(
             fields["topic"].encode(), (fields["channel"] or "").encode(), (fields["to"] or "").encode(),
-            (fields["text"] or "").encode(), limit, fields["after"] or "", bool(fields["dryRun"]),
+            (fields["text"] or "").encode(), fields["id"] or "", limit, fields["after"] or "", bool(fields["dryRun"]),
         )  # fmt: skip
         return request.reply(body=fastjson.dumps(self.broker.queueing.redrive.page(wanted)))
 
