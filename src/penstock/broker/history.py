@@ -39,9 +39,8 @@ LAG_EVERY_S = 5  # the age of the oldest message costs a read of the log for eac
 SWEPT_AT_LEAST = 100  # a second
 SWEPT_AFTER_S = 10
 SAVED_EVERY_MS, SAVED_AT_LEAST_MS = 60_000, 600_000
-SAVED_BYTES = (
-    2 << 20
-)  # so many are written once in SAVED_EVERY_MS: after a kill the last minutes are what one looks for
+# So many are written once in SAVED_EVERY_MS: after a kill the last minutes are what one looks for.
+SAVED_BYTES = 2 << 20
 KEYS_MAX = 100  # of one question
 LATEST_S = 5  # a rate for people is the mean over so long
 RUNS_MAX = 1_000
