@@ -210,7 +210,7 @@ def test_limits(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="stage_max_bytes") as refused:
         staging.append(A, 2, piece(named("a", 5)))
     assert refused.value.remoting == 77_004
-    staging.drop("S", "run", [])
+    staging.drop("S", "run", list(staging.spools))
     house.settle()
     staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     house.broker.store.refuse(1)
@@ -315,7 +315,7 @@ def test_staged_bytes_count_against_the_disk_marks(tmp_path: Path) -> None:
     assert refused.value.remoting == 14
     assert 0.85 < staging.staged_bytes / (1 << 20) < 1
     assert house.broker.store.refusal  # and for whoever sends
-    staging.drop("S", "run", [])
+    staging.drop("S", "run", list(staging.spools))
     for _ in range(3):
         house.settle()
     assert staging.staged_bytes == 0

@@ -323,8 +323,10 @@ class Staging:
     # -- removing ------------------------------------------------------------------------------------------------
 
     def drop(self, sink: str, run: str, tokens: list[str]) -> int:
-        """Forget staged rows of a sink: those named, or all of them when none is; how many there were."""
+        """Forget staged rows of a sink: those named, or all of them when none is, which ends the run; how many there were."""
         self._runs.demand_current(sink, run)
+        if not tokens:
+            self._runs.give_up(sink, run)
         found = [
             spool for spool in self.spools.values() if spool.sink == sink and (not tokens or spool.token in tokens)
         ]
