@@ -117,6 +117,32 @@ def test_what_was_published_goes_when_that_is_confirmed(side: Side) -> None:
     assert sorted(side.house.staging.spools) == [TOKENS[1]]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_connection_anew_takes_nothing_that_was_published_before_that_is_confirmed(side: Side, again: bool) -> None:
+    """The slave may become the master without the publish, which is done there then. `again`: the master has restarted."""
+    side.house.stage(TOKENS[0], rows(3))
+    side.copy()
+    side.house.publish([TOKENS[0]])
+    side.house.settle()
+    side.end = side.house.broker.store.end_position
+    if again:
+        side.house.kill()
+        side.house.open()
+        side.spools = side.house.staging._spool_files
+    side.sender = Sender(side.spools, side.copies, side.said.append)
+    side.house.stage(TOKENS[1], rows(4), batch=1)
+    side.copy()
+    assert sorted(path.name for path in side.folder.iterdir()) == TOKENS
+    side.copies.confirmed_flushed = side.end
+    side.house.staging.drop("S", "run", [TOKENS[1]])
+    side.end += 100
+    side.copy()
+    assert [path.name for path in side.folder.iterdir()] == [TOKENS[1]]
+    side.copies.confirmed_flushed = side.end
+    side.copy()
+    assert side.same()
+
+
 def test_a_large_one_in_pieces_and_a_window(side: Side) -> None:
     side.house.stage(TOKENS[0], rows(20, 300_000))
     size = side.house.staging.spools[TOKENS[0]].size

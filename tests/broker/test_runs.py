@@ -32,6 +32,18 @@ def test_a_new_run_fences_the_one_before(runs: Runs) -> None:
     runs.demand_current("another", "one")
 
 
+def test_a_run_that_was_given_up_ends_none_that_comes_later(runs: Runs) -> None:
+    """Its job has failed, and the same job writes again while a task of the first is still at work."""
+    runs.give_up("S", "one")
+    runs.register(Run("S", "Q", "two", "broker-a"))
+    for ask in (runs.demand_current, lambda sink, run: runs.register(Run(sink, "Q", run, "broker-a"))):
+        with pytest.raises(Refused) as caught:
+            ask("S", "one")
+        assert caught.value.remoting == ResponseCode.STAGE_STALE
+    runs.register(Run("S", "Q", "two", "broker-a"))
+    runs.register(Run("another", "Q", "one", "broker-a"))
+
+
 def test_another_query_takes_a_sink_only_by_reset(runs: Runs) -> None:
     runs.register(Run("S", "Q", "one", "broker-a"))
     with pytest.raises(Refused, match="sinkReset") as caught:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.stagingside import BORN, A, B, House, named, piece
+from penstock.broker.roll import Roll
 from penstock.broker.runs import Run
 from penstock.broker.sinks import Sink, Sinks
 from penstock.broker.spool import pieces
@@ -16,6 +17,7 @@ from penstock.broker.staging import Token
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 from penstock.errors import Refused
+from penstock.wire.codes import ResponseCode
 
 
 @pytest.fixture
@@ -125,6 +127,41 @@ def test_a_newer_run_ends_the_one_before_it_for_good(house: House) -> None:
     assert house.rows() == named("a", 5)
 
 
+@pytest.mark.parametrize("others", [False, True])
+def test_nobody_is_told_of_a_publish_that_can_still_be_lost(house: House, others: bool) -> None:
+    """A run that heard of it would stage nothing; and if it was lost then, to a power cut or a failover, that run's batch would
+    be published in its place without a row."""
+    copies = house.broker.copies
+    roll = Roll("a", {"a": 1, "b": 1}, 0, lambda: None)
+    if others:
+        copies.enroll(roll, house.broker.store.end_position)
+    house.stage(A, [piece(named("a", 5))])
+    assert house.publish([A])
+    asking = [
+        lambda: house.staging.ask("S", "Q", "newer", False),
+        lambda: house.staging.open_token(Token(Run("S", "Q", "newer", "broker-a"), B, 0, BORN)),
+    ]
+
+    def refused() -> None:
+        for ask in asking:
+            with pytest.raises(Refused, match="ask again") as found:
+                ask()
+            assert found.value.remoting == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    refused()
+    house.settle()
+    if others:  # it is on this disk, and b may become the master
+        copies.settle(house.broker.mono_ms)
+        refused()
+        roll.settle({"a": 1})
+        copies.settle(house.broker.mono_ms)
+    known = house.staging.ask("S", "Q", "newer", False)
+    assert known is not None
+    assert known.last == 0
+    assert house.staging.open_token(Token(Run("S", "Q", "newer", "broker-a"), B, 0, BORN))[0] == -1
+    assert house.rows() == named("a", 5)
+
+
 def test_a_sink_belongs_to_one_query_until_it_is_reset(house: House) -> None:
     house.stage(A, [piece(named("a", 5))], batch=7)
     house.publish([A], batch=7)
@@ -148,6 +185,7 @@ def test_publishing_drops_what_is_older_and_undecided(house: House) -> None:
     house.stage(late, [piece(named("c", 5))], batch=5)
     assert house.publish([B], batch=4)
     assert set(house.staging.spools) == {late}
+    house.settle()
     assert house.staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 3, BORN))[0] == -1
 
 
@@ -172,7 +210,7 @@ def test_limits(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="stage_max_bytes") as refused:
         staging.append(A, 2, piece(named("a", 5)))
     assert refused.value.remoting == 77_004
-    staging.drop("S", "run", [])
+    staging.drop("S", "run", list(staging.spools))
     house.settle()
     staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     house.broker.store.refuse(1)
@@ -277,7 +315,7 @@ def test_staged_bytes_count_against_the_disk_marks(tmp_path: Path) -> None:
     assert refused.value.remoting == 14
     assert 0.85 < staging.staged_bytes / (1 << 20) < 1
     assert house.broker.store.refusal  # and for whoever sends
-    staging.drop("S", "run", [])
+    staging.drop("S", "run", list(staging.spools))
     for _ in range(3):
         house.settle()
     assert staging.staged_bytes == 0

@@ -225,7 +225,8 @@ def publish_begun_again() -> None:
 
 
 CUT_DEFECTS = {
-    "published before flushed": CutDefect(published_before_flushed, "log", ("S1",)),
+    # "answer": who asks on is told to ask again, for the batch that was answered can still be lost
+    "published before flushed": CutDefect(published_before_flushed, "log", ("S1", "answer")),
     "sealed before flushed": CutDefect(sealed_before_flushed, "staged", ("S4",)),
     "publish begun again": CutDefect(publish_begun_again, "none", ("S2",)),
 }

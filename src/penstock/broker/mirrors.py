@@ -3,7 +3,8 @@
     a spool grows ─▶ SPOOL ─▶ written there      sealed ─▶ flushed there ─▶ SPOOLED ─▶ when all in sync have it: SEAL is answered
 
 A slave joins the in-sync set when it has all sealed spools, and a publish begins when all of the set have its spools: so whoever
-becomes the master can publish what was sealed. A spool goes from a slave when what made it needless is on all disks.
+becomes the master can publish what was sealed. A spool goes from a slave when what made it needless is on all disks, also after
+its connection was lost.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Sender:
         self._flushed: set[str] = set()
         self._under_way: deque[int] = deque()  # sizes of pieces that are not acknowledged
         self._gone: list[tuple[int, str]] = []  # dropped here: to be dropped there when the log is confirmed so far
-        self._listed = False  # the slave knows which there are
+        self._to_list = -1  # when the log is confirmed so far, the slave is told which there are; -2: it was
         self._seen = -1  # the changes that are sent
         self._failed_ms = -1
         self._doubtful = True  # whether all is there
@@ -64,9 +65,8 @@ class Sender:
     def turn(self, epoch: int, mono_ms: int, end: int) -> None:
         """Send what is new; the log ends there now."""
         spools = self._spools
-        if not self._listed:
-            self._listed = True
-            self._say(ha.spools_there(epoch, list(spools.by_token)))
+        if self._to_list == -1:  # what makes the others needless stands below, and the slave may lack it
+            self._to_list = end
         if self.failed and mono_ms - self._failed_ms >= RETRY_MS:
             self._failed_ms = -1
             self._doubtful = True
@@ -83,6 +83,9 @@ class Sender:
             except StoreError as error:
                 log.error("staged rows cannot be sent to a slave error=%s", error)
                 self._failed_ms = mono_ms
+        if 0 <= self._to_list <= self._copies.confirmed_flushed:
+            self._to_list = -2
+            self._say(ha.spools_there(epoch, [*spools.by_token, *(token for _, token in self._gone)]))
         while self._gone and self._gone[0][0] <= self._copies.confirmed_flushed:
             _, token = self._gone.pop(0)
             self._flushed.discard(token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from typing import NamedTuple
 
 from penstock.broker.sending import Sending
@@ -13,6 +14,7 @@ from penstock.wire.codes import ResponseCode
 from penstock.wire.names import SINK_TOPIC
 
 NAME_MAX = 255
+GIVEN_UP_MAX = 1_000
 _NAME = re.compile(r"[!-~][ -~]*")
 
 
@@ -33,6 +35,7 @@ class Runs:
     def __init__(self, sinks: Sinks, sending: Sending) -> None:
         self._sinks = sinks
         self._sending = sending
+        self._given_up: deque[tuple[str, str]] = deque(maxlen=GIVEN_UP_MAX)
 
     def note(self, about: Note) -> int:
         """Write a record of the sinks' topic: what happened to a sink. Its position; Refused."""
@@ -41,10 +44,10 @@ class Runs:
 
     def ask(self, sink: str, query: str, run: str, reset: bool) -> Sink | None:
         """What is known of a sink, for a run that may write to it. Refused when it may not."""
+        self.demand_current(sink, run)
         known = self._sinks.by_name.get(sink)
         if known is None or known.run == run:
             return known
-        self.demand_current(sink, run)
         if known.query != query:
             if not reset:
                 raise Refused(
@@ -56,12 +59,20 @@ class Runs:
         return known
 
     def demand_current(self, sink: str, run: str) -> None:
-        """Refused, when a newer run writes to the sink."""
+        """Refused, when a newer run writes to the sink, or this one was given up."""
+        if (sink, run) in self._given_up:
+            raise Refused(f"run {run} of sink {sink} is over: it was given up", remoting=ResponseCode.STAGE_STALE)
         known = self._sinks.by_name.get(sink)
         if known is not None and run in known.stale:
             raise Refused(
                 f"run {run} of sink {sink} is over: a newer one writes to it", remoting=ResponseCode.STAGE_STALE
             )
+
+    def give_up(self, sink: str, run: str) -> None:
+        """This run is over. A task of it that has not noticed would end the next one if it came later, as a run that is new. It
+        has some seconds to come, so nobody needs to know longer than this broker runs.
+        """
+        self._given_up.append((sink, run))
 
     def register(self, run: Run) -> bool:
         """As `ask`; a run that is new is written down. True when the sink belonged to another query until now."""

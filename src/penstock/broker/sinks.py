@@ -105,6 +105,7 @@ class Sinks:
         self.files = files
         self.by_name: dict[str, Sink] = {}
         self.begun: Begun | None = None
+        self.done_at: dict[str, int] = {}  # behind the last publish of each sink that the snapshot has not
         self.position = -1
         self._changed_at = -1  # physical offset behind the newest change
         self._saved_ms = 0
@@ -139,12 +140,14 @@ class Sinks:
             self.begun = Begun(physical, len(record), about)
         elif kind == "done":
             self._done(name)
+            self.done_at[name] = self._changed_at
         sink = self.by_name.get(name)
         if sink is not None:
             sink.heard(store_ms)
         if len(self.by_name) > SINKS_MAX:
             oldest = min(self.by_name, key=lambda n: (not self.by_name[n].once, self.by_name[n].at_ms))
             del self.by_name[oldest]
+            self.done_at.pop(oldest, None)
 
     def _run(self, name: str, about: Note) -> None:
         sink = self.by_name.get(name)
@@ -169,6 +172,7 @@ class Sinks:
     def read_again(self) -> None:
         """The log is about to be cut below what the snapshot holds: the log alone is asked, from its beginning."""
         self.by_name.clear()
+        self.done_at.clear()
         self.begun, self.position = None, -1
         for path in (self.path, self.path.with_name(self.path.name + ".bak")):
             self.files.unlink(path)

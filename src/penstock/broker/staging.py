@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.broker.core import Core
+from penstock.broker.levels import LEVEL_PAIR_DISK
 from penstock.broker.mirrors import Mirror, Mirrors
 from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
 from penstock.broker.publish import BatchPublish
@@ -88,7 +89,6 @@ class Staging:
         self._draft = Draft()
         self._sweep_ms = 0
         # What fronts ask for, by the part that does it.
-        self.ask = self._runs.ask
         self.veiled = (
             self._veils.lowered
         )  # batches that readers do not see; while there is any, `lift` at the end of a turn
@@ -137,6 +137,24 @@ class Staging:
                 self._drop(spool)
         return self.sinks.by_name[run.sink]
 
+    def ask(self, sink: str, query: str, run: str, reset: bool) -> Sink | None:
+        """What is known of a sink, for a run that may write to it. Refused when it may not, or when that is not certain yet."""
+        known = self._runs.ask(sink, query, run, reset)
+        if known is not None:
+            self._demand_lasting(sink)
+        return known
+
+    def _demand_lasting(self, sink: str) -> None:
+        """Refused while the last publish of a sink can still be lost: who is told of it stages nothing, and if it were lost
+        then, a batch without these rows would be published in its place.
+        """
+        if self.sinks.done_at.get(sink, 0) > self._core.copies.visible(LEVEL_PAIR_DISK, durable=True):
+            self._core.store.want_flush()
+            raise Refused(
+                "a batch of this sink was published, and is not on all disks yet: ask again",
+                remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
+            )
+
     # -- staging -------------------------------------------------------------------------------------------------
 
     def open_token(self, wanted: Token) -> tuple[int, Sink]:
@@ -149,6 +167,7 @@ class Staging:
             raise Refused("a token is 8 to 64 hexadecimal digits, and a batch is numbered from 0")
         known = self._register(run)
         if batch <= known.last:
+            self._demand_lasting(run.sink)
             return -1, known
         spool = self.spools.get(token)
         if spool is None:
@@ -304,8 +323,10 @@ class Staging:
     # -- removing ------------------------------------------------------------------------------------------------
 
     def drop(self, sink: str, run: str, tokens: list[str]) -> int:
-        """Forget staged rows of a sink: those named, or all of them when none is; how many there were."""
+        """Forget staged rows of a sink: those named, or all of them when none is, which ends the run; how many there were."""
         self._runs.demand_current(sink, run)
+        if not tokens:
+            self._runs.give_up(sink, run)
         found = [
             spool for spool in self.spools.values() if spool.sink == sink and (not tokens or spool.token in tokens)
         ]

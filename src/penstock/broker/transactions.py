@@ -18,7 +18,7 @@ import msgspec
 
 from penstock import msgid
 from penstock.broker.core import Core
-from penstock.broker.topics import HALF_TOPIC, OP_TOPIC
+from penstock.broker.topics import HALF_TOPIC, OP_TOPIC, LogTopic
 from penstock.errors import Refused
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.reading import ReadResult
@@ -108,11 +108,13 @@ class Transactions:
         self.open.pop(offset, None)
         self._finished[offset] = op_offset
 
-    def end(self, fields: Fields) -> None:
-        """Carry out END_TRANSACTION. Refused when it names no half message of that group."""
+    def end(self, fields: Fields) -> LogTopic | None:
+        """Carry out END_TRANSACTION: the topic at whose level that is stored, None when nothing is. Refused when it names no
+        half message of that group.
+        """
         what = fields["commitOrRollback"]
         if what not in (SYS_COMMIT, SYS_ROLLBACK):
-            return  # still unknown: it will be asked about
+            return None  # still unknown: it will be asked about
         core = self._core
         physical, offset = fields["commitLogOffset"], fields["tranStateTableOffset"]
         data = core.store.record_at(physical) if physical >= 0 else None
@@ -123,13 +125,15 @@ class Transactions:
             raise Refused("The producer group wrong")
         if half.queue_offset != offset:
             raise Refused("The transaction state table offset wrong")
-        if offset not in self.open:
-            return  # a second answer to the same question
+        real = half.properties.get(names.REAL_TOPIC, "").encode()
+        if offset not in self.open:  # a second answer to the same question: the first may not be on its disks yet
+            return core.topics.get(real)
         if what == SYS_COMMIT:
-            topic = core.sending.topic_to_write(half.properties.get(names.REAL_TOPIC, "").encode())
+            topic = core.sending.topic_to_write(real)
             queue_id = _number(half.properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
             core.sending.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=SYS_COMMIT)
         self._write_op(offset)
+        return core.topics.get(real)
 
     def _write_op(self, offset: int) -> None:
         placed = self._core.sending.put_own(OP_TOPIC, str(offset).encode(), {names.TAGS: OP_TAG})

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from fronts.nsq_peer import NsqPeer
 from fronts.raw_peer import RawPeer, heartbeat, wait_for
+from fronts.test_ha import SECRET, hello, opened
 from penstock.fronts.requests.consuming import Consuming
 from penstock.testing import Broker
+from penstock.wire import ha
+from penstock.wire.codes import SYS_COMMIT, SYS_ROLLBACK, ResponseCode
+from penstock.wire.remoting import RemotingCommand, encode
 from polling import eventually
 
 
@@ -92,3 +102,81 @@ def test_each_request_of_the_table_has_its_method() -> None:
     assert Consuming.TABLE
     for code, name in Consuming.TABLE.items():
         assert callable(getattr(Consuming, name, None)), code
+
+
+class SlaveByHand:
+    """Follows a master, and says that it has the log only as far as it is told to."""
+
+    def __init__(self, master: Broker) -> None:
+        self._peer = opened(master, hello())
+        head, _ = self._peer.frame() or pytest.fail("closed")
+        self._peer.send(ha.start(head.epoch, 0))
+        self._holds = threading.Event()
+        self.had = 0
+        self._said = 0
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while (found := self._peer.frame()) is not None:
+            head, body = found
+            if head.kind == ha.DATA:
+                self.had = ha.read_positions(body, 0).position + len(body) - 40 - 8 * head.entries
+            self._say(head.epoch)
+
+    def _say(self, epoch: int) -> None:
+        if not self._holds.is_set():
+            self._said = self.had
+        with contextlib.suppress(OSError):
+            self._peer.send(ha.ack(epoch, ha.Ack(self._said, 0, self._said, 1 << 30)))
+
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """From now on it does not say that it has more."""
+        self._holds.set()
+        try:
+            yield
+        finally:
+            self._holds.clear()
+
+    def close(self) -> None:
+        """The connection ends."""
+        self._peer.socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._peer.close()
+
+
+def test_the_end_of_a_transaction_is_answered_at_the_level_of_its_topic(tmp_path: Path) -> None:
+    """A commit that the master alone has goes with it: of level `pair` its answer waits for the slave."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    with Broker(
+        tmp_path / "a", node="a", ha_port=0, ha_secret_file=str(tmp_path / "secret"), level="pair",
+        ha_answer_ms=60_000, ha_in_sync_ms=60_000,
+    ) as master, RawPeer(master.remoting) as peer:  # fmt: skip
+        slave = SlaveByHand(master)
+        eventually(lambda: master.call(lambda server: server.broker.copies.available))
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "U"}
+        halves = [peer.send("Tx", b"%d" % n, properties, f=4) for n in range(3)]
+        assert [half.code for half in halves] == [0, 0, 0]
+
+        def end(half: RemotingCommand, what: int) -> RemotingCommand:
+            fields = {"producerGroup": "PG", "tranStateTableOffset": half.ext["queueOffset"], "commitOrRollback": what,
+                      "commitLogOffset": int(half.ext["msgId"][16:], 16), "msgId": "U"}  # fmt: skip
+            command = RemotingCommand(37, {k: str(v) for k, v in fields.items()}, opaque=next(peer.opaques))
+            peer.write(encode(command))
+            return command
+
+        for half, what in ((halves[0], SYS_COMMIT), (halves[1], SYS_ROLLBACK)):
+            with slave.silent():
+                before = slave.had
+                asked = [end(half, what), end(half, what)]  # whoever asks again waits for the same
+                eventually(lambda before=before: slave.had > before)  # type: ignore[misc]
+                assert peer.ask(30, {"topic": "Tx", "queueId": 0}).code == 0
+                assert peer.got == [], "an answer for what the master alone has"
+            assert [(answer.opaque, answer.code) for answer in (peer.read(), peer.read())] == [
+                (command.opaque, 0) for command in asked
+            ]
+        slave.close()
+        eventually(lambda: not master.call(lambda server: server.broker.copies.available))
+        end(halves[2], SYS_COMMIT)
+        assert peer.read().code == ResponseCode.SLAVE_NOT_AVAILABLE

@@ -165,8 +165,11 @@ class Consuming(Calls):
         return None
 
     def end_transaction(self, session: Peer, request: RemotingCommand) -> Answer:
-        self.broker.transactions.end(read_fields(request.code, request.ext))
-        return request.reply()
+        topic = self.broker.transactions.end(read_fields(request.code, request.ext))
+        if topic is None or request.oneway:
+            return request.reply()
+        session.answer_when_stored(topic, request.reply())
+        return None
 
     def ask_producer(self, group: str, data: bytes, fields: dict[str, str]) -> bool:
         """Ask one producer of a group what became of a transaction (code 39); False when none is online.
