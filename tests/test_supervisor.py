@@ -11,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from certificates import Authority, Certificate
 from loglines import sentences
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.config import BrokerConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 from penstock.supervisor import PORT_STEP, members, replicas
 from polling import eventually
 from ports import free_port
@@ -215,6 +216,61 @@ def test_a_broker_that_cannot_start_again_is_tried_again(tmp_path: Path) -> None
             with Producer(one.registry) as producer:  # the other one serves
                 assert producer.send(Message("T", b"x")).queue.broker == "broker-a"
         eventually(lambda: "started again name=broker-a-2 restarts" in sentences(log))
+
+
+def test_sighup_has_all_read_their_settings(tmp_path: Path) -> None:
+    """Each says what changed, and has it; one that is killed comes back with it; a file that cannot be used changes nothing."""
+    file = tmp_path / "penstock.toml"
+    file.write_text("[broker]\nmax_topics = 100\n")
+
+    def lines() -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in (tmp_path / "up.log").read_text().splitlines() if line.startswith("{")]
+        return [line for line in found if line["event"].startswith("settings")]
+
+    def told(event: str, count: int) -> None:
+        eventually(lambda: len([line for line in lines() if line["event"] == event]) == count)
+
+    def makes(broker: dict[str, Any], topic: str) -> bool:
+        request = urllib.request.Request(f"http://{broker['http']}/topic/create?topic={topic}", method="POST")
+        try:
+            urllib.request.urlopen(request, timeout=30).close()
+        except urllib.error.HTTPError as error:
+            if error.code != 503:
+                raise
+            return False
+        return True
+
+    with up(tmp_path, 2, "--config", str(file), *ANY_PORTS) as one:
+        brokers = one.ready["brokers"]
+        assert all(makes(broker, "first") for broker in brokers)
+        file.write_text("[broker]\nmax_topics = 1\nqueue_segment_bytes = 8388608\n")
+        os.kill(one.process.pid, signal.SIGHUP)
+        told("settings changed", 4)
+        changed = {(line["broker"], line["effect"], line["settings"]) for line in lines() if "effect" in line}
+        assert changed == {
+            (name, *what)
+            for name in ("broker-a", "broker-a-2")
+            for what in (("now", "broker.max_topics"), ("restart", "broker.queue_segment_bytes"))
+        }
+        assert not any(makes(broker, "second") for broker in brokers)
+        file.write_text("[broker]\nmax_topics = many\n")
+        os.kill(one.process.pid, signal.SIGHUP)
+        told("settings not read, all stay as they were", 1)
+        told("settings read, none changed", 4)  # the registry's, twice, and now each broker's
+        with Admin(one.registry) as admin, pytest.raises(PenstockError, match="one of several"):
+            admin.reload_config("broker-a")
+        os.kill(one.pids[1], signal.SIGKILL)
+        eventually(lambda: not is_there(one.pids[1]))
+        eventually(lambda: answers(brokers[1]["http"]), 60)
+        assert not makes(brokers[1], "second")
+
+
+def answers(http: str) -> bool:
+    try:
+        urllib.request.urlopen(f"http://{http}/ping", timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_sighup_renews_the_certificates_of_all(tmp_path: Path, authority: Authority) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from penstock import logs
 from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Refused
 from penstock.fronts.flags import LEVELS, set_log_level
 from penstock.notify import Notify
 from penstock.reload import Configs, Reloading
@@ -22,6 +22,7 @@ from penstock.version import __version__
 log = logging.getLogger("penstock.serve")
 
 Beside = Callable[[Mapping[str, object]], None]  # starts what runs beside a server, by the server's addresses
+Told = Callable[[bytes], None]  # takes what the process that started this one writes to it
 
 
 def run(
@@ -32,39 +33,54 @@ def run(
     log_as: str = "",
     read: Callable[[], Configs] | None = None,
     beside: Beside | None = None,
+    told: Told | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers, and then calls `beside`.
 
-    `ends_with`: a descriptor; the server stops as well when that has come to its end. `log_as`: a name for each line of
-    the log. `read`: reads the settings anew, for SIGHUP. StoreError when something failed that cannot be mended while running.
+    `ends_with`: a descriptor; the server stops as well when that has come to its end; `told` is called with what comes before.
+    `log_as`: a name for each line of the log. `read`: reads the settings anew, for SIGHUP. StoreError when something failed
+    that cannot be mended while running.
     """
     prepare()
     given = [config for config in (broker, registry) if config is not None]
     log_to_stderr(*(config.log_level for config in given), log_format=given[0].log_format, log_as=log_as)
 
-    told = False
+    running = False
 
     def ready(server: Server) -> None:
-        nonlocal told
+        nonlocal running
         log_start(server, given[0].data)
         if read is not None:
-            take_settings_at_sighup(server, (broker, registry), read)
-        if told:  # started anew, on the same ports
+            take_settings_at_sighup(server, (broker, registry), read, by_request=told is None)
+        if running:  # started anew, on the same ports
             return
-        told = True
+        running = True
         announce(server.addresses)
         if beside is not None:
             beside(server.addresses)
 
-    serve(broker, registry, ready, ends_with=ends_with)
+    serve(broker, registry, ready, ends_with=ends_with, told=told)
 
 
-def take_settings_at_sighup(server: Server, configs: Configs, read: Callable[[], Configs]) -> None:
-    """From now on SIGHUP, or an administrator, has this process read its settings again."""
+def take_settings_at_sighup(
+    server: Server, configs: Configs, read: Callable[[], Configs], *, by_request: bool = True
+) -> None:
+    """From now on SIGHUP, or an administrator, has this process read its settings again; not `by_request`: the process that
+    started it has, which knows where they come from.
+    """
     reloading = Reloading(server, configs, read)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.at_signal)
     if server.broker is not None:
-        server.broker.core.reload_with(lambda: [change.row() for change in reloading.run()])
+        server.broker.core.reload_with(
+            (lambda: [change.row() for change in reloading.run()]) if by_request else _ask_who_started_it
+        )
+
+
+def _ask_who_started_it() -> list[dict[str, object]]:
+    raise Refused(
+        "this broker is one of several that one process has started, and takes its settings from there: "
+        f"`kill -HUP {os.getppid()}` has all of them read theirs, and the log says what changed"
+    )
 
 
 def log_start(server: Server, data: str) -> None:
@@ -106,6 +122,7 @@ def serve(
     ready: Callable[[Server], None],
     *,
     ends_with: int = -1,
+    told: Told | None = None,
 ) -> None:
     """Start a server, call `ready` with it, and stop it at SIGTERM, SIGINT or the end of `ends_with`. A server whose role
     changes is started anew, and `ready` called again. At SIGHUP it takes its certificates anew, where it has some.
@@ -115,7 +132,7 @@ def serve(
     async def main() -> None:
         stop = stop_event()
         if ends_with >= 0:
-            asyncio.get_running_loop().add_reader(ends_with, _stop_at_end, ends_with, stop)
+            asyncio.get_running_loop().add_reader(ends_with, _stop_at_end, ends_with, stop, told)
         server = Server(broker, registry)
         try:
             while True:
@@ -142,9 +159,12 @@ def serve(
     runner()(main())
 
 
-def _stop_at_end(descriptor: int, stop: asyncio.Event) -> None:
+def _stop_at_end(descriptor: int, stop: asyncio.Event, told: Told | None) -> None:
     """The descriptor can be read: at its end for ever, so that it is watched no longer."""
-    if not os.read(descriptor, 1 << 16):
+    data = os.read(descriptor, 1 << 16)
+    if data and told is not None:
+        told(data)
+    if not data:
         asyncio.get_running_loop().remove_reader(descriptor)
         stop.set()
 

@@ -2,7 +2,8 @@
 
 A broker does its work in one thread, so several of them use several cores. This process runs the registry and looks
 after the brokers: one that ends is started again, after a pause that doubles from `RESTART_S` to `RESTART_MAX_S`; all
-stop when this process does, even when it is killed: each broker's standard input ends with it.
+stop when this process does, even when it is killed: each broker's standard input ends with it. That is also how each is told
+its settings: a line of JSON at the start, and another when SIGHUP had this process read them again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.limits import Limits
 from penstock.notify import Notify
 from penstock.registration.ownengine import OwnEngine
+from penstock.reload import Reloading
 from penstock.serve import Beside, announce, log_to_stderr, prepare, run, stop_event
 from penstock.tls import share_certificate
 
@@ -39,6 +41,8 @@ STOP_S = 60.0  # what a broker may take to stop; then it is killed
 REGISTERED_S = 10.0  # what their first registration may take
 STEADY_S = 60.0  # a broker that ran for so long begins with the shortest pause again
 _LISTENERS = ("remoting", "nsq", "http", "https", "ha")
+_FOUND = ("registry", "lookupd_tcp_address", "engine", *(f"{name}_port" for name in _LISTENERS))  # while it started
+Read = Callable[[], tuple[Sequence[BrokerConfig], RegistryConfig]]
 HA_PORT = 10_912  # of the first master that has slaves
 
 
@@ -104,7 +108,7 @@ class Member:
     """One broker's process."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.config = config
+        self.config = self._begun_with = config  # as it is started next, and as it was
         self.addresses: dict[str, object] = {}
         self.restarts = 0
         self._process: Process | None = None
@@ -116,7 +120,8 @@ class Member:
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(asdict(self.config)).encode() + b"\n")
+        self._begun_with = self.config
+        process.stdin.write(_line(self.config))
         line = await process.stdout.readline()
         if not line.startswith(b"ready "):
             code = await process.wait()
@@ -132,11 +137,12 @@ class Member:
         assert self._process is not None
         return await self._process.wait()
 
-    def renew(self) -> None:
-        """Have it take its certificates anew, as SIGHUP has it."""
+    def take(self, config: BrokerConfig) -> None:
+        """These are its settings now, but for what was found while it started; its certificates it takes anew, too."""
         process = self._process
-        if process is not None and process.returncode is None and (self.config.tls_cert or self.config.tls_key):
-            process.send_signal(signal.SIGHUP)
+        if process is not None and process.returncode is None and process.stdin is not None:
+            process.stdin.write(_line(_as_found(config, self._begun_with)))
+        self.config = _as_found(config, self.config)
 
     async def stop(self) -> None:
         """Have it stop as SIGTERM has it; killed after `STOP_S`."""
@@ -159,14 +165,15 @@ class Supervisor:
         self,
         brokers: Sequence[BrokerConfig],
         registry: RegistryConfig,
+        read: Read,
         beside: Beside | None = None,
         engine: OwnEngine | None = None,
     ) -> None:
         self._configs = brokers
+        self._read = read
         self._engine = engine
         self._beside = beside
-        with_tls = next((config for config in brokers if config.tls_cert or config.tls_key), None)
-        self._registry = registry if with_tls is None else share_certificate(with_tls, registry)
+        self._registry = _with_certificate(brokers, registry)
         self._members: list[Member] = []
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -181,8 +188,8 @@ class Supervisor:
                     await self._engine.start()
                     self._configs = [replace(config, engine=self._engine.setting) for config in self._configs]
                 await self._start(server)
-                if server.renewable:
-                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew, server)
+                reloading = Reloading(server, (None, self._registry), lambda: (None, self._registry))
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload, reloading)
                 addresses = self._ready(server.addresses)
                 announce(addresses)
                 if self._beside is not None:
@@ -204,10 +211,17 @@ class Supervisor:
                     await self._engine.stop()
                 await asyncio.gather(*(member.stop() for member in self._members))
 
-    def _renew(self, server: Server) -> None:
-        server.renew()
-        for member in self._members:
-            member.renew()
+    def _reload(self, reloading: Reloading) -> None:
+        """SIGHUP: read all settings again; here are the registry's, each broker is told its own and says what changed."""
+        configs: Sequence[BrokerConfig] = [member.config for member in self._members]
+        try:
+            configs, registry = self._read()
+            self._registry = _with_certificate(configs, registry)
+        except ConfigError as error:
+            log.error("settings not read, all stay as they were error=%s %s", error, error.hint)
+        reloading.at_signal()
+        for member, config in zip(self._members, configs, strict=True):
+            member.take(config)
 
     async def _start(self, server: Server) -> None:
         registry = server.addresses
@@ -254,18 +268,32 @@ class Supervisor:
 def supervise(
     brokers: Sequence[BrokerConfig],
     registry: RegistryConfig,
+    read: Read,
     *,
     beside: Beside | None = None,
     engine: OwnEngine | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT. `read`: reads the settings of all anew, as many as there are, for SIGHUP."""
     prepare()
     log_to_stderr(registry.log_level, log_format=registry.log_format)
 
     async def main() -> None:
-        await Supervisor(brokers, registry, beside, engine).run(stop_event())
+        await Supervisor(brokers, registry, read, beside, engine).run(stop_event())
 
     runner()(main())
+
+
+def _with_certificate(brokers: Sequence[BrokerConfig], registry: RegistryConfig) -> RegistryConfig:
+    with_tls = next((config for config in brokers if config.tls_cert or config.tls_key), None)
+    return registry if with_tls is None else share_certificate(with_tls, registry)
+
+
+def _as_found(config: BrokerConfig, found: BrokerConfig) -> BrokerConfig:
+    return replace(config, **{name: getattr(found, name) for name in _FOUND})
+
+
+def _line(config: BrokerConfig) -> bytes:
+    return json.dumps(asdict(config)).encode() + b"\n"
 
 
 def _port(addresses: dict[str, object], name: str) -> int:
@@ -279,16 +307,32 @@ _INPUT, _LINE_MAX = 0, 1 << 24
 
 
 def member() -> None:
-    """Run the broker whose settings are the first line of standard input, until that ends."""
-    values = json.loads(_first_line())
-    config = BrokerConfig(**{**values, "topic": tuple(values["topic"])})
+    """Run the broker whose settings are the first line of standard input, until that ends; another line has it take them."""
+    config = newest = _config_of(_first_line())
+    rest = bytearray()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to take settings
+
+    def told(data: bytes) -> None:
+        nonlocal newest
+        rest.extend(data)
+        *lines, last = bytes(rest).split(b"\n")
+        rest[:] = last
+        if lines:
+            newest = _config_of(lines[-1])
+            os.kill(os.getpid(), signal.SIGHUP)
+
     try:
-        run(config, None, ends_with=_INPUT, log_as=config.broker_name)
+        run(config, None, ends_with=_INPUT, log_as=config.broker_name, read=lambda: (newest, None), told=told)
     except PenstockError as error:
         failure = {"kind": type(error).__name__, "text": f"{config.broker_name}: {error}", "hint": error.hint}
         print("failed", json.dumps(failure), flush=True)
         log.critical("broker ends name=%s error=%s", config.broker_name, error)
         sys.exit(1)
+
+
+def _config_of(line: bytes) -> BrokerConfig:
+    values = json.loads(line)
+    return BrokerConfig(**{**values, "topic": tuple(values["topic"])})
 
 
 def _first_line() -> bytes:

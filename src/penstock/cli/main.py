@@ -329,6 +329,11 @@ def up(
     if console_port is None:  # a broker on ports of its own is somebody's experiment
         console_port = 4171 if broker.http_port == defaults(BrokerConfig)["http_port"] else -1
     beside = None if console_port < 0 else partial(_console_beside, console_port)
+
+    def read_all() -> tuple[list[BrokerConfig], RegistryConfig]:
+        broker, registry = read()
+        return with_slaves(members(broker, brokers), replicas), registry
+
     configs = with_slaves(members(broker, brokers), replicas)
     if len(configs) == 1:
         run(broker, registry, read=read, beside=beside)
@@ -336,7 +341,7 @@ def up(
         from penstock.registration.ownengine import wanted
 
         gc.enable()
-        supervise(configs, registry, beside=beside, engine=wanted(configs, replicas))
+        supervise(configs, registry, read_all, beside=beside, engine=wanted(configs, replicas))
 
 
 def _console_beside(port: int, addresses: Mapping[str, object]) -> None:
