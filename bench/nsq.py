@@ -17,6 +17,11 @@ ROWS: list[tuple[str, dict[str, Any], float | None, float | None]] = [
     ("20 synchronous producers, 4 consumers", {"P": 20, "C": 4, "w": 1}, 12.0, 1.1),
     ("PUB, window 1000, ingest alone", {"P": 1, "w": 1000}, 0.25, None),
     ("PUB, window 64, one consumer, end to end", {"P": 1, "C": 1, "w": 64}, None, 6.0),
+    ("4 synchronous producers, 4 consumers", {"P": 4, "C": 4, "w": 1}, 10.5, None),
+    ("one synchronous producer, one consumer", {"P": 1, "C": 1, "w": 1}, 30.0, None),
+    ("bodies of 16 KB, window 64, one consumer", {"P": 1, "C": 1, "w": 64, "s": 16 << 10}, None, 4.0),
+    ("bodies of 100 KB, window 16, one consumer", {"P": 1, "C": 1, "w": 16, "s": 100 << 10}, None, 2.0),
+    ("bodies of 1 MB, window 4, one consumer", {"P": 1, "C": 1, "w": 4, "s": 1 << 20}, None, 2.0),
 ]
 IN_MEMORY = ("PUB, window 1000", "MPUB")  # how the names of the rows begin that are measured at level `memory`, too
 
@@ -77,6 +82,7 @@ def _row(
         "rate": round(_median(ours, "rate")),
         "client_load": round(_median(ours, "client_load"), 2),
         "floor_cpu_us": round(_median(floors, "cpu_us"), 3),
+        "floor_rate": round(_median(floors, "rate")),
         "times_the_floor": round(cpu / _median(floors, "cpu_us"), 1),
         "goal_nsqd_to_ours": times,
     }
@@ -84,6 +90,7 @@ def _row(
         row["nsqd_cpu_us"] = round(_median(theirs, "cpu_us"), 3)
         row["nsqd_rate"] = round(_median(theirs, "rate"))
         row["nsqd_to_ours"] = round(_median(theirs, "cpu_us") / cpu, 1)
+        row["nsqd_to_floor"] = round(_median(theirs, "cpu_us") / _median(floors, "cpu_us"), 1)
     return row
 
 

@@ -42,18 +42,19 @@ def _speed() -> list[str]:
         f"{_machine(figures)}, after: {figures['load_after']:.1f}; {figures['rounds']} rounds of "
         f"{figures['seconds']:.0f} s, medians.",
         "",
-        "| | µs of CPU a message (range) | goal | floor | × floor | nsqd | nsqd ÷ ours | goal | messages/s "
-        "| at level `memory`, ÷ `os` (goal 1) |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| | µs of CPU a message (range) | goal | floor | × floor | nsqd | nsqd ÷ ours | goal | nsqd ÷ floor | messages/s | nsqd's "
+        "| floor's | at level `memory`, ÷ `os` (goal 1) |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in figures["rows"]:
         low, high = row["cpu_us_range"]
         memory = f"{row['memory_cpu_us']:.2f}, {row['memory_to_os']}" if "memory_cpu_us" in row else ""
         theirs = f"{row['nsqd_cpu_us']:.2f} | {row['nsqd_to_ours']}" if "nsqd_cpu_us" in row else " | "
+        rates = [f"{row[key]:,}" if key in row else "" for key in ("rate", "nsqd_rate", "floor_rate")]
         lines.append(
             f"| {row['what']} | {row['cpu_us']:.2f} ({low:.2f}–{high:.2f}) | {row['goal_cpu_us'] or ''} "
             f"| {row['floor_cpu_us']:.2f} | {row['times_the_floor']} | {theirs} | {row['goal_nsqd_to_ours'] or ''} "
-            f"| {row['rate']:,} | {memory} |"
+            f"| {row.get('nsqd_to_floor', '')} | {' | '.join(rates)} | {memory} |"
         )
     return lines
 
