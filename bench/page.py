@@ -42,8 +42,8 @@ def _speed() -> list[str]:
         f"{_machine(figures)}, after: {figures['load_after']:.1f}; {figures['rounds']} rounds of "
         f"{figures['seconds']:.0f} s, medians.",
         "",
-        "| | µs of CPU a message (range) | goal | floor | × floor | nsqd | nsqd ÷ ours | goal | nsqd ÷ floor | messages/s | nsqd's "
-        "| floor's | at level `memory`, ÷ `os` (goal 1) |",
+        "| | µs of CPU a message (range) | goal | floor | × floor | nsqd | nsqd ÷ ours | goal | nsqd ÷ floor | messages/s "
+        "| nsqd's | floor's | at level `memory`, ÷ `os` (goal 1) |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in figures["rows"]:
