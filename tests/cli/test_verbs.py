@@ -253,6 +253,8 @@ def test_who_reads_has_enough_or_has_no_room(tmp_path: Path) -> None:
     with Broker() as broker:
         with penstock.Producer(broker.registry) as producer:
             producer.send_batch([penstock.Message("t", bytes(1_000))] * 500)
+        with penstock.Admin(broker.registry) as admin:
+            admin.set_offset("g", "t", 0, new=True)
         closed, gone = os.pipe()
         os.close(closed)
 
