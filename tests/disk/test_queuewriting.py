@@ -81,6 +81,20 @@ def test_a_thread_that_comes_late_does_nothing(tmp_path: Path, how: str) -> None
         assert drain(one.queue) == [*messages(30 if how == "roll" else 12), *messages(30, 42)]
 
 
+@pytest.mark.parametrize("how", ["close", "delete"])
+def test_a_queue_that_is_gone_asks_for_no_flush(tmp_path: Path, how: str) -> None:
+    """It asked, and went before a thread had time: its meta file would come back, under a name that others may have by then."""
+    one = Beside(tmp_path, LyingFiles(tmp_path))
+    one.queue.put_many(messages(11))
+    one.queue.put(message(11))
+    assert one.wanting
+    getattr(one.queue, how)()
+    before = contents(tmp_path)
+    asked = list(one.wanting)
+    run_now([job for syncing in asked if (job := syncing.take_job(one.failed.append)) is not None], 0)
+    assert (contents(tmp_path), asked, one.failed) == (before, [], [])
+
+
 def test_who_is_far_behind_the_thread_flushes_itself(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     one = Beside(tmp_path, files)

@@ -242,6 +242,8 @@ class Syncing:
         queuefiles.write_meta(self._writer.files, self._writer.paths.meta, depth, read, write, flush=flush)
 
     def let_go(self) -> None:
-        """Close the file that is written."""
+        """Close the file that is written, and ask for nothing more: the queue may be gone, and its meta file with it."""
+        if self._wanting is not None:
+            self._wanting.discard(self)
         with self.alone():
             self._writer.close()
