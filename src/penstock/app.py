@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from penstock.access.rights import Rights, read_rights
 from penstock.broker.broker import Broker
-from penstock.broker.replica import check_role, followed, placed, seated
+from penstock.broker.replica import check_role, copied, placed, seated
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
@@ -270,8 +270,10 @@ class Server:
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
-        if config.role == "master" and (config.engine or followed(self._files, broker.folder)):
-            broker.store.follow(True)  # until it is known that no other node is the master by now
+        if self._in_a_set(broker):
+            # Until it is known that no other node is the master by now, and of which epoch what is appended is. The ports are
+            # open already: a client that has lost its master comes in the same moment.
+            broker.store.follow(True)
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
         stack.push_async_callback(net.close)
@@ -348,7 +350,7 @@ class Server:
 
     async def _start_ha(self, net: Net, stack: AsyncExitStack, broker: Broker, registration: Registration) -> None:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
-        if broker.config.role != "slave" and "ha" not in self._bound:
+        if not self._in_a_set(broker):
             return
         from penstock.registration.replication import begin, elect, make_front
 
@@ -365,6 +367,12 @@ class Server:
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name, **self._ha_door)
+
+    def _in_a_set(self, broker: Broker) -> bool:
+        """Whether it is one of a replica set, or was: then another node may be the master, though nobody can follow this one."""
+        if "remoting" not in self._bound:
+            return False
+        return broker.config.role == "slave" or "ha" in self._bound or copied(self._files, broker.folder)
 
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None

@@ -112,6 +112,8 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
         ({"level": "both"}, "level"),
         ({"host": "0.0.0.0", "ha_port": 0}, "ha_secret_file"),
         ({"ha_host": "10.0.0.1", "ha_port": 0}, "ha_secret_file"),
+        ({"ha_port": 0, "remoting_port": -1}, "remoting_port"),
+        ({"role": "slave", "remoting_port": -1}, "remoting_port"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, object], why: str) -> None:

@@ -41,7 +41,7 @@ from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.levels import LEVEL_PAIR, LEVEL_PAIR_DISK, LEVELS
 from penstock.broker.rejoin import rejoin
-from penstock.broker.replica import check_role, followed, placed
+from penstock.broker.replica import check_role, placed
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.disk.job import Job, run_now
@@ -156,8 +156,7 @@ class Node:
             recovery = broker.open()
         finally:
             checkpoint.boot_id = boot
-        if config.role == "master" and followed(files, self.folder):
-            broker.store.follow(True)
+        broker.store.follow(True)
         self.again = self.stays_down = ""
         self.run += 1
         self.up, self.listening = True, False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,11 +14,14 @@ from pathlib import Path
 import pytest
 
 import penstock
+from fronts.raw_peer import RawPeer
 from ha_parts import SMALL, Process, eventually, log_bytes
 from penstock.client.reader import LogReader
 from penstock.client.results import SendStatus
+from penstock.disk.files import Files
 from penstock.errors import PenstockError
 from penstock.log.cutting import cut_tails
+from penstock.log.epochs import EpochFile
 from penstock.wire.record import iter_records
 from ports import free_port
 from silence import silent
@@ -281,4 +285,50 @@ def test_a_slave_does_not_wait_for_the_machine_of_its_old_master(tmp_path: Path)
             made.in_sync("b", "c")
     finally:
         c.stop()
+        made.stop()
+
+
+def test_a_promoted_slave_takes_messages_only_once_its_epoch_has_begun(tmp_path: Path) -> None:
+    """It asks first whether somebody else is the master by now, and the machine it asks is off; its port is open meanwhile."""
+    made = Pair(tmp_path)
+    try:
+        made.start()
+        send(made, range(5))
+        (own,) = [word for word in made.a.words if word.startswith("ha_port=")]
+        address = made.b.addresses["remoting"]
+        made.a.kill()
+        with silent(int(own.removeprefix("ha_port="))):
+            with penstock.Admin(made.name_server) as admin:
+                admin.promote(address)
+            first = b""
+
+            def taken() -> bool:
+                nonlocal first
+                with contextlib.suppress(OSError, EOFError), RawPeer(address) as peer:
+                    answer = peer.send("orders", b"the first of the second epoch")
+                    first = bytes(answer.ext.get("msgId", ""), "ascii") if answer.code in (0, 11) else b""
+                return first != b""
+
+            eventually(taken)
+        found = EpochFile(Files(), tmp_path / "b" / "ha" / "epochs").load()
+        assert found is not None
+        assert [epoch.number for epoch in found] == [1, 2]
+        assert found[-1].start == int(first[16:], 16)  # a message id ends with its position
+    finally:
+        made.stop()
+
+
+def test_a_master_that_nobody_can_follow_any_more_goes_on(tmp_path: Path) -> None:
+    """It was one of a set, and is started without its ha_port."""
+    made = Pair(tmp_path)
+    try:
+        made.start()
+        send(made, range(5))
+        made.b.stop()
+        made.a.stop()
+        made.a.words = ["ha_port=-1" if word.startswith("ha_port=") else word for word in made.a.words]
+        made.a.start()
+        eventually(lambda: set(send(made, range(5, 6)).values()) == {SendStatus.SLAVE_NOT_AVAILABLE})
+        eventually(lambda: set(made.bodies()) >= {b"0", b"5"})
+    finally:
         made.stop()

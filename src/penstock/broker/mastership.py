@@ -174,7 +174,7 @@ class Mastership:
             self.replica.become(role)
         except StoreError as error:
             raise Refused(f"the new role cannot be written down: {error}") from error
-        log.warning("node=%s role=%s epoch=%d position=%d reason=%s", self.replica.node, role, self.replica.epoch,
+        log.warning("the role changes node=%s role=%s epoch=%d position=%d reason=%s", self.replica.node, role, self.replica.epoch,
                     self._store.end_position, why)  # fmt: skip
         self._again(why)
 

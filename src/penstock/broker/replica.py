@@ -41,6 +41,11 @@ def check_role(config: BrokerConfig) -> BrokerConfig:
             "ha_port can be reached from other machines, and there is no ha_secret_file",
             "Whoever connects there gets every message: give master and slaves a file with the same 16 bytes or more.",
         )
+    if of_a_set(config) and config.remoting_port < 0 and "/" not in config.host:
+        raise ConfigError(
+            "a broker of a replica set needs its remoting_port",
+            "Its slaves and `penstock ha` ask it there: set remoting_port, or unset ha_port and role.",
+        )
     for pattern in parts(config.ha_rocketmq):
         if pattern in ("*", "*.*.*.*"):
             raise ConfigError(
