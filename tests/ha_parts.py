@@ -34,10 +34,11 @@ class Process:
 
     def start(self) -> Process:
         with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=log)
+            environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+            self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=log, env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith(b"ready "), self._log.read_text()
+        assert line.startswith(b"ready "), f"ended with {self.process.wait(10)}: {self._log.read_text()}"
         self.addresses = json.loads(line[6:])
         return self
 
