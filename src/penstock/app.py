@@ -270,7 +270,7 @@ class Server:
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
-        if self._in_a_set(broker):
+        if _in_a_set(self._bound, broker):
             # Until it is known that no other node is the master by now, and of which epoch what is appended is. The ports are
             # open already: a client that has lost its master comes in the same moment.
             broker.store.follow(True)
@@ -350,7 +350,7 @@ class Server:
 
     async def _start_ha(self, net: Net, stack: AsyncExitStack, broker: Broker, registration: Registration) -> None:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
-        if not self._in_a_set(broker):
+        if not _in_a_set(self._bound, broker):
             return
         from penstock.registration.replication import begin, elect, make_front
 
@@ -367,12 +367,6 @@ class Server:
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name, **self._ha_door)
-
-    def _in_a_set(self, broker: Broker) -> bool:
-        """Whether it is one of a replica set, or was: then another node may be the master, though nobody can follow this one."""
-        if "remoting" not in self._bound:
-            return False
-        return broker.config.role == "slave" or "ha" in self._bound or copied(self._files, broker.folder)
 
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None
@@ -488,6 +482,13 @@ async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again:
     await _cancelled(task)
     if not again():  # another node may have its place at the registry now
         await registrar.leave()
+
+
+def _in_a_set(bound: Mapping[str, socket.socket], broker: Broker) -> bool:
+    """Whether it is one of a replica set, or was: then another node may be the master, though nobody can follow this one."""
+    if "remoting" not in bound:
+        return False
+    return broker.config.role == "slave" or "ha" in bound or copied(broker.files, broker.folder)
 
 
 def _with_role(config: BrokerConfig, files: Files, election: Election | None) -> BrokerConfig:

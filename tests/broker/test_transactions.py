@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
+import pytest
+
+from broker.queueside import Side
 from fronts.raw_peer import RawPeer, wait_for
+from penstock.broker.topics import HALF_TOPIC
 from penstock.broker.transactions import Transactions
+from penstock.disk.files import Files
+from penstock.errors import DiskFull, Refused
 from penstock.testing import Broker
 from penstock.wire.codes import SYS_COMMIT as COMMIT
 from penstock.wire.codes import SYS_ROLLBACK as ROLLBACK
@@ -50,3 +57,67 @@ def test_transactions() -> None:
         assert end(asked, COMMIT) == 0
         assert [m.body for m in wait_for(peer, "Tx", 0, 1)] == [b"asked"]
         peer.close()
+
+
+class Crowded(Files):
+    """A disk that gives no room while the test says so."""
+
+    full = False
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        if self.full:
+            raise DiskFull("no room (by order of the test)")
+        super().allocate(fd, at, length)
+
+
+FILLERS = 62  # and a few commits are a segment
+
+
+@pytest.mark.parametrize("again", [COMMIT, ROLLBACK])
+def test_a_commit_whose_op_record_found_no_room_is_stored_once(tmp_path: Path, again: int) -> None:
+    """It is said again, as a client does that was refused: what is missing is written, and nothing twice."""
+    fits = 0
+    while not parted(tmp_path / f"{fits}", again, fits):
+        fits += 1  # no two commits begin at the same place, seen from the end of the room
+
+
+def parted(folder: Path, again: int, filler: int) -> bool:
+    """Whether the disk was full between the two records of a commit; so many bytes more are in each filler."""
+    files = Crowded()
+    side = Side(folder, files=files, mapped_file_size_commit_log=1 << 14, max_msg_size=1 << 12)
+    broker = side.broker
+    topic, other = broker.topic_to_write(b"Tx"), broker.topic_to_write(b"Other")
+    halves = []
+    for n in range(5):
+        properties = {"PGROUP": "PG", "REAL_TOPIC": "Tx", "REAL_QID": "0", "UNIQ_KEY": str(n)}
+        half = broker.put(
+            broker.topics.by_name[HALF_TOPIC], 0, b"%d" % n, properties,
+            born_host=broker.store_host, born_ms=1, half=True,
+        )  # fmt: skip
+        broker.transactions.begun(half.queue_offset, half.physical, 1, properties)
+        fields = {"producerGroup": "PG", "tranStateTableOffset": half.queue_offset, "commitLogOffset": half.physical}
+        halves.append(fields)
+    broker.transactions.end({**halves.pop(), "commitOrRollback": COMMIT})
+    broker.put(other, 0, b"", {}, born_host=broker.store_host, born_ms=1)
+    files.full = True  # all files that will be written are there
+    for _ in range(FILLERS):
+        broker.put(other, 0, b"x" * (100 + filler), {}, born_host=broker.store_host, born_ms=1)
+    refused, stored = [], 0
+    for fields in halves:
+        before = topic.queues[0].max_offset
+        try:
+            broker.transactions.end({**fields, "commitOrRollback": COMMIT})
+        except Refused:
+            stored += topic.queues[0].max_offset - before
+            refused.append({**fields, "commitOrRollback": again if topic.queues[0].max_offset > before else COMMIT})
+    files.full = False
+    side.turn(10)
+    for fields in refused:
+        broker.transactions.end(fields)
+    side.turn(10)
+    assert topic.queues[0].max_offset == 1 + len(halves)
+    assert not broker.transactions.open
+    side.reopen(clean=False)
+    assert not side.broker.transactions.open
+    side.close()
+    return stored > 0

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -285,6 +286,34 @@ def test_a_slave_does_not_wait_for_the_machine_of_its_old_master(tmp_path: Path)
             made.in_sync("b", "c")
     finally:
         c.stop()
+        made.stop()
+
+
+def test_a_delayed_message_is_cancelled_when_the_slave_knows(tmp_path: Path) -> None:
+    """At level `pair`, as it was stored; a master that dies behind the answer must not bring it back."""
+    made = Pair(tmp_path, ha_answer_ms=50)
+    try:
+        made.start()
+        with penstock.Producer(made.name_server) as producer:
+            due_ms = time.time_ns() // 1_000_000 + 3_600_000
+            for n in range(3):
+                producer.send(penstock.Message("orders", b"%d" % n, deliver_at_ms=due_ms))
+        with penstock.Admin(made.name_server) as admin:
+            eventually(lambda: len(admin.delayed()) == 3)
+            first, second, third = (row["id"] for row in admin.delayed())
+            assert admin.cancel_delayed(first)["status"] == "SEND_OK"
+            assert made.b.process is not None
+            os.kill(made.b.process.pid, signal.SIGSTOP)
+            try:
+                assert admin.cancel_delayed(second)["status"] == "FLUSH_SLAVE_TIMEOUT"
+                moved = admin.fire_delayed(third, at_ms=due_ms + 1)
+                assert moved["status"] == "FLUSH_SLAVE_TIMEOUT"
+            finally:
+                os.kill(made.b.process.pid, signal.SIGCONT)
+            made.b.stop()
+            eventually(lambda: made.rows()["a"]["written"] and "b" not in made.rows())
+            assert admin.cancel_delayed(moved["id"])["status"] == "SLAVE_NOT_AVAILABLE"
+    finally:
         made.stop()
 
 

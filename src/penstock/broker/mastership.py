@@ -174,8 +174,15 @@ class Mastership:
             self.replica.become(role)
         except StoreError as error:
             raise Refused(f"the new role cannot be written down: {error}") from error
-        log.warning("the role changes node=%s role=%s epoch=%d position=%d reason=%s", self.replica.node, role, self.replica.epoch,
-                    self._store.end_position, why)  # fmt: skip
+        replica, end = self.replica, self._store.end_position
+        log.warning(
+            "the role changes node=%s role=%s epoch=%d position=%d reason=%s",
+            replica.node,
+            role,
+            replica.epoch,
+            end,
+            why,
+        )
         self._again(why)
 
     def cut(self, to: int, epoch: int, master: str) -> bool:

@@ -260,6 +260,9 @@ def _each(registry: str, as_json: bool, ids: tuple[str, ...], change: Callable[[
     with penstock.Admin(registry) as admin:
         for id_ in ids:
             try:
-                _print([change(admin, id_)], as_json)
+                row = change(admin, id_)
             except ValueError as error:
                 raise click.BadParameter(str(error), param_hint="ID") from None
+            _print([row], as_json)
+            if row.get("status", "SEND_OK") != "SEND_OK":
+                click.echo(f"{id_}: done, but a crash of its broker now may undo it: {row['status']}", err=True)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from penstock.client.aio.admincluster import ClusterAdmin
 from penstock.client.conversation import OK
+from penstock.client.results import SEND_STATUSES
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start, start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound
@@ -15,6 +16,7 @@ from penstock.wire.codes import (
     RequestCode,
     ResponseCode,
 )
+from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
@@ -283,7 +285,9 @@ class QueueAdmin(ClusterAdmin):
         return total
 
     async def cancel_delayed(self, id_: str) -> Json:
-        """A delayed message is not to be delivered; its row. BrokerRefused when it is not there, or too late."""
+        """A delayed message is not to be delivered; its row, with a `status` as a send has it (`SendStatus`): another one than
+        SEND_OK says that it is so, but a crash of the broker now may undo it. BrokerRefused when it is not there, or too late.
+        """
         return await self._one_delayed(RequestCode.DELAYED_CANCEL, id_)
 
     async def fire_delayed(self, id_: str, *, at_ms: int | None = None) -> Json:
@@ -307,5 +311,8 @@ class QueueAdmin(ClusterAdmin):
         if not slash or not (number_.isascii() and number_.isdigit()) or len(number_) > ID_DIGITS_MAX:
             raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
         address = (await self._by_name(broker))[broker]
-        row = await self._own(address, code, **{field: number_}, **more)
-        return {**row, "id": f"{broker}/{row['id']}"}
+        command = RemotingCommand(code, {field: number_, **more})
+        answer = await self._cluster.ask(address, command, tuple(SEND_STATUSES))
+        row = loads(answer.body)
+        status = SEND_STATUSES[ResponseCode(answer.code)].name
+        return {**row, "id": f"{broker}/{row['id']}", "status": status}

@@ -12,6 +12,7 @@ from penstock.broker.nsq.redrive import Wanted as WantedDead
 from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.broker.purge import Purge
+from penstock.broker.topics import DONE_TOPIC
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
@@ -64,7 +65,8 @@ class QueueCalls(Calls):
     def delayed_cancel(self, session: Peer, request: RemotingCommand) -> Answer:
         """One of them is not to be delivered."""
         row = Delayed(self.broker).cancel(read_fields(request.code, request.ext)["id"])
-        return request.reply(body=fastjson.dumps(row))
+        self._answer_when_stored(session, request, row)
+        return None
 
     def delayed_fire(self, session: Peer, request: RemotingCommand) -> Answer:
         """One of them is to be delivered now, or at another time."""
@@ -73,10 +75,17 @@ class QueueCalls(Calls):
         if id_ is None or (due_ms is None and fields["move"] is not None):
             raise Refused(f"the custom field <{'id' if id_ is None else 'due'}> is null")
         if due_ms is not None:
-            return request.reply(body=fastjson.dumps(Delayed(self.broker).move(id_, due_ms)))
-        reply = request.reply(body=fastjson.dumps(Delayed(self.broker).fire(id_)))
-        self.broker.queueing.when_copied(id_, lambda: session.push(reply))
+            self._answer_when_stored(session, request, Delayed(self.broker).move(id_, due_ms))
+            return None
+        row = Delayed(self.broker).fire(id_)
+        self.broker.queueing.when_copied(id_, lambda: self._answer_when_stored(session, request, row))
         return None
+
+    def _answer_when_stored(self, session: Peer, request: RemotingCommand, row: JsonObject) -> None:
+        """Answer what was done to a delayed message at its topic's level: a master that dies now must not undo it."""
+        if not request.oneway:
+            topic = self.broker.topics.get(str(row["topic"]).encode()) or self.broker.topics.by_name[DONE_TOPIC]
+            session.answer_when_stored(topic, request.reply(body=fastjson.dumps(row)))
 
     # -- queue topics and channels
 
