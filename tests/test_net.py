@@ -301,6 +301,45 @@ def test_the_loop_flushes_by_itself_for_a_sender_that_is_alone(protocol: str) ->
         peer.close()
 
 
+class Beside(Threads):
+    """Its flush ends when the slave has what is flushed; `late`: it never had."""
+
+    slave: Any = None
+    end = 0
+    late = 0
+
+    def datasync(self, fd: int) -> None:
+        super().datasync(fd)
+        if self.slave is None or threading.current_thread().name.startswith(("penstock-flush", "penstock-files")):
+            return
+        until = time.monotonic() + 1
+        while self.slave.end_position < self.end and time.monotonic() < until:
+            time.sleep(0.000_1)
+        self.late += self.slave.end_position < self.end
+
+
+def test_a_slave_flushes_while_its_masters_loop_does(tmp_path: Path) -> None:
+    """What it says is nobody's who is kept waiting by the flush, and it hears of the message first."""
+    files = Beside()
+    with (
+        Broker(tmp_path / "a", files=files, level="pair-disk", ha_port=0, node="a") as master,
+        Broker(tmp_path / "b", level="pair-disk", role="slave", node="b", ha_master=master.addresses["ha"]) as slave,
+        RawPeer(master.remoting) as peer,
+    ):
+        eventually(lambda: peer.send("logs", b"x").code == 0)
+        files.slave = slave.call(lambda server: server.broker.store)
+
+        def alone() -> bool:
+            files.threads.clear()
+            files.end = master.call(lambda server: server.broker.store.end_position) + 1
+            assert peer.send("logs", b"x").code == 0
+            return not any(name.startswith("penstock-flush") for name in files.threads)
+
+        eventually(alone)
+        assert files.late == 0
+        files.slave = None
+
+
 def test_a_flush_of_the_loops_own_that_fails_is_told() -> None:
     files = Threads()
     with Broker(files=files, level="disk") as broker, RawPeer(broker.remoting) as peer:

@@ -87,13 +87,14 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_protocol",
         "_reading", "_refusal", "_stopped", "_take", "_unsent", "dirty", "heard_ms", "make", "remote", "session",
-        "transport",
+        "to_slave", "transport",
     )  # fmt: skip
 
     def __init__(self, net: Net, make: MakeSession, *, protocol: str = "", refusal: bytes = b"") -> None:
         self._net = net
         self.make = make
         self._protocol = protocol  # of a peer that connected to us
+        self.to_slave = protocol == "ha"
         self._counted = bool(protocol)  # among the connections that limits are for
         self._refusal = refusal
         self._reading = True
@@ -188,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         if not net.in_turn:
             net.begin_turn()
         self.heard_ms = net.role.mono_ms
-        if net.speaker is not self:
+        if net.speaker is not self and not self.to_slave:  # that one does not mind to wait for its master's disk
             net.speaker, net.alone_since_ms = self, self.heard_ms
         large = self._large
         if large is None:
@@ -602,6 +603,9 @@ class Net:
         """
         role, workers = self.role, self.workers
         try:
+            for connection in self._dirty:
+                if connection.to_slave:
+                    connection.flush()  # what is to be flushed there, too: at the same time
             for job in role.take_jobs():
                 (workers.run_here if job.kind == "flush" else workers.start)(job)
             role.end_turn()
