@@ -19,6 +19,8 @@ from polling import eventually
 from registration.test_campaign import LEASES_S, acknowledged, passes
 from registration.test_election import Node, found
 
+pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
+
 
 def held(etcd: Etcd) -> set[str]:
     return set(etcd.keys())

@@ -20,6 +20,8 @@ from penstock.log.epochs import EpochFile
 from penstock.registration.replication import node_of
 from ports import free_port
 
+pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
+
 
 class Set:
     """The three of them."""

@@ -27,6 +27,8 @@ from penstock.wire.record import iter_records
 from ports import free_port
 from silence import silent
 
+pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
+
 
 class Pair:
     """A registry and two nodes, a and b; a is the master at first."""
