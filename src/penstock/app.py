@@ -488,7 +488,8 @@ def _in_a_set(bound: Mapping[str, socket.socket], broker: Broker) -> bool:
     """Whether it is one of a replica set, or was: then another node may be the master, though nobody can follow this one."""
     if "remoting" not in bound:
         return False
-    return broker.config.role == "slave" or "ha" in bound or copied(broker.files, broker.folder)
+    config = broker.config
+    return config.role == "slave" or "ha" in bound or bool(config.engine) or copied(broker.files, broker.folder)
 
 
 def _with_role(config: BrokerConfig, files: Files, election: Election | None) -> BrokerConfig:

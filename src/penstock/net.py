@@ -598,14 +598,11 @@ class Net:
     # -- threads -------------------------------------------------------------------------------------------------
 
     def _flush_here(self) -> None:
-        """The flush that this turn's answers wait for, while nobody else is there to be kept waiting: it is mostly over
-        sooner than a thread is woken and heard of again.
-        """
+        """The flush that this turn's answers wait for. It is mostly over sooner than a thread is woken and heard of again."""
         role, workers = self.role, self.workers
         try:
-            for connection in self._dirty:
-                if connection.to_slave:
-                    connection.flush()  # what is to be flushed there, too: at the same time
+            for slave in [connection for connection in self._dirty if connection.to_slave]:
+                slave.flush()  # it flushes the same at the same time
             for job in role.take_jobs():
                 (workers.run_here if job.kind == "flush" else workers.start)(job)
             role.end_turn()
