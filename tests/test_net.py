@@ -274,17 +274,25 @@ class Threads(Files):
             raise StoreError("EIO (by order of the test)")
 
 
-@pytest.mark.parametrize("protocol", ["remoting", "nsq"])
+def no_peer() -> None:
+    """Each request of HTTP has a connection of its own."""
+
+
+@pytest.mark.parametrize("protocol", ["remoting", "nsq", "http"])
 def test_the_loop_flushes_by_itself_for_a_sender_that_is_alone(protocol: str) -> None:
     files = Threads()
     with Broker(files=files, level="disk") as broker, RawPeer(broker.remoting) as other:
-        peer = RawPeer(broker.remoting) if protocol == "remoting" else NsqPeer(broker.nsq)
+        peer = {"remoting": lambda: RawPeer(broker.remoting), "nsq": lambda: NsqPeer(broker.nsq)}.get(
+            protocol, no_peer
+        )()
 
         def send() -> set[bool]:
             """Whether the thread for flushes did what the send asked for, the loop, or both."""
             files.threads.clear()
             if isinstance(peer, RawPeer):
                 assert peer.send("logs", b"x").code == 0
+            elif peer is None:
+                assert http(broker, "/pub?topic=jobs", b"x")[0] == 200
             else:
                 assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
             return {
@@ -298,7 +306,9 @@ def test_the_loop_flushes_by_itself_for_a_sender_that_is_alone(protocol: str) ->
         eventually(lambda: send() == {False})
         # another one speaks: the flush is left to its thread
         eventually(lambda: other.send("logs", b"y").code == 0 and send() == {True})
-        peer.close()
+        assert broker.call(lambda server: server.net.role.faults.count) == 0
+        if peer is not None:
+            peer.close()
 
 
 class Beside(Threads):

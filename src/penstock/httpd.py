@@ -145,6 +145,8 @@ class Direct:
 class HttpConnection(HttpToolsProtocol):
     """One connection. It lives among `net.connections` like any other: swept, flushed and closed with them."""
 
+    to_slave = False
+
     def __init__(self, httpd: Httpd) -> None:
         super().__init__(httpd.config, httpd.state, {}, httpd.net.loop)
         self._httpd = httpd
