@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -322,9 +323,8 @@ class Beside(Threads):
         super().datasync(fd)
         if self.slave is None or threading.current_thread().name.startswith(("penstock-flush", "penstock-files")):
             return
-        until = time.monotonic() + 1
-        while self.slave.end_position < self.end and time.monotonic() < until:
-            time.sleep(0.000_1)
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: self.slave.end_position >= self.end, 1.0)
         self.late += self.slave.end_position < self.end
 
 

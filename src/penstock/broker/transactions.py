@@ -40,11 +40,11 @@ class Half(msgspec.Struct):
     born_ms: int
     immunity_ms: int
     checks: int = 0
-    put: bool = False  # what it became is stored: its op record alone is missing, for which the disk had no room
+    stored: bool = False  # what it became is stored: its op record alone is missing, for which the disk had no room
 
-    def became(self) -> None:
+    def note_stored(self) -> None:
         """What it became is stored; an op record is to say so."""
-        self.put = True
+        self.stored = True
 
     def asked(self) -> None:
         """Its producer is asked once more what became of it."""
@@ -134,11 +134,11 @@ class Transactions:
         state = self.open.get(offset)
         if state is None:  # a second answer to the same question: the first may not be on its disks yet
             return core.topics.get(real)
-        if what == SYS_COMMIT and not state.put:
+        if what == SYS_COMMIT and not state.stored:
             topic = core.sending.topic_to_write(real)
             queue_id = _number(half.properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
             core.sending.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=SYS_COMMIT)
-            state.became()
+            state.note_stored()
         self._write_op(offset)
         return core.topics.get(real)
 
@@ -178,14 +178,14 @@ class Transactions:
             self.open.pop(offset)  # retention took it
             return
         properties = dict(message.properties)
-        if half.put:
+        if half.stored:
             self._write_op(offset)
             return
         half.asked()
         if half.checks > self._core.config.transaction_check_max:
             topic = self._core.topics.by_name[names.GIVEN_UP_TOPIC]
             self._core.sending.put_again(topic, 0, message, properties, half=True)
-            half.became()
+            half.note_stored()
             self._write_op(offset)
             return
         properties[names.CHECK_TIMES] = str(half.checks)
