@@ -19,7 +19,7 @@ from bench.machine import cpu_s, describe
 from bench.servers import HERE, ROCKETMQ_FOLDER, Running, find_rocketmq, name_server, named_sink, penstock, rocketmq
 from penstock import Admin
 
-TOPIC, FLOOR = "BenchmarkTest", "floor"
+TOPIC, FLOOR = "JavaSend", "floor"
 WARM_UP_S = 2  # and as long as is measured: two Javas compile their code
 # threads, how many times RocketMQ's rate at least
 ROWS = ((1, 2.5), (16, 2.2), (64, 2.0))

@@ -97,6 +97,10 @@ def fence() -> None:
     """Nothing: what is stored first is seen first."""
 
 
+def prefetch(b: Readable, p: int, n: int) -> None:
+    """Nothing: the processor is told only by compiled code that n bytes at p are about to be read."""
+
+
 def zero(b: Writable, p: int, n: int) -> None:
     """Write n zero bytes at p."""
     if n > 0:

@@ -294,6 +294,9 @@ class LogStore(Lookup):
                 end = segment.size
             physical = be64(base, at)
             size = be32(base, at + layout.ENTRY_SIZE)
+            ahead = at + status.READ_AHEAD * layout.ENTRY_BYTES
+            if cython.compiled and ahead < end:
+                self.log.expect(be64(base, ahead), be32(base, ahead + layout.ENTRY_SIZE))
             if size == layout.FILLER_SIZE and physical == 0 and be64(base, at + layout.ENTRY_TAGS) == 0:
                 waits = self._awaits(queue, offset, -1)
                 fillers += 1
