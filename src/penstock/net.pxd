@@ -1,10 +1,43 @@
 cimport cython
 
 
+cdef class Connection:
+    cdef Net _net
+    cdef public object make, session, transport, remote
+    cdef object _take
+    cdef str _protocol
+    cdef bytes _refusal, _left
+    cdef bytearray _large
+    cdef public bint dirty, to_slave
+    cdef bint _counted, _reading, _stopped, _ending, _stops, _closes
+    cdef public long long heard_ms
+    cdef long long _memory, _unsent, _filled, _frame_ms, _full_ms
+
+    @cython.locals(left=cython.longlong)
+    cpdef get_buffer(self, size)
+    cdef _grow_large(self, filled)
+    @cython.locals(size=cython.longlong)
+    cdef _keep_large(self, bytearray large)
+    @cython.locals(net=Net, total=cython.longlong)
+    cpdef buffer_updated(self, long long size)
+    @cython.locals(net=Net, used=cython.longlong, rest=cython.longlong)
+    cdef _feed(self, bytearray owner, long long total)
+    cdef _reject(self, error)
+    cdef _look_at_reading(self)
+    cpdef wake(self)
+    @cython.locals(net=Net)
+    cpdef flush(self)
+    @cython.locals(net=Net, unsent=cython.longlong)
+    cdef _count_unsent(self, transport)
+    cdef _end(self, transport)
+    cdef _congested(self, bint full)
+
+
 @cython.final
 cdef class Net:
     cdef public object role, limits, loop, workers, speaker, view
     cdef public long long memory_bytes_max, waiting_bytes, alone_since_ms
+    cdef readonly long long mono_ms
     cdef public dict handshakes
     cdef readonly object late
     cdef public bytearray buffer

@@ -81,14 +81,8 @@ class Session(Protocol):
 MakeSession = Callable[[str, Callable[[], None]], Session]
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One socket and its session."""
-
-    __slots__ = (
-        "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_protocol",
-        "_reading", "_refusal", "_stopped", "_take", "_unsent", "dirty", "heard_ms", "make", "remote", "session",
-        "to_slave", "transport",
-    )  # fmt: skip
+class Connection:
+    """One socket and its session. Loops get it as a `Peer`."""
 
     def __init__(self, net: Net, make: MakeSession, *, protocol: str = "", refusal: bytes = b"") -> None:
         self._net = net
@@ -103,14 +97,12 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0  # bytes given to the transport that the peer has not taken
         self._left = b""
         self._large: bytearray | None = None
-        self._filled = 0
-        self._frame_ms = 0
-        self._full_ms = 0
-        self._ending = False
-        self.dirty = False
+        self._filled = self._frame_ms = self._full_ms = self.heard_ms = 0
+        self._ending = self.dirty = False
+        self.session: Session | None = None
         self.transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         peer = transport.get_extra_info("peername") or ("127.0.0.1", 0)
         address = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
@@ -119,7 +111,6 @@ class Connection(asyncio.BufferedProtocol):
         net: Net = self._net
         net.role.update_time()
         self.heard_ms = net.role.mono_ms
-        self.session: Session | None = None
         if self._counted and not net.admit(self.remote):
             self._counted = False
             if self._refusal:
@@ -129,14 +120,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         session = self.session = self.make(self.remote, self.wake)
         self._take: Callable[[], bytes | list[Part]] = getattr(session, "take_parts", session.take)
+        self._stops = hasattr(session, "full")
+        self._closes = hasattr(session, "closing")
         net.connections.add(self)
         if self._protocol:
             log.info("client connected protocol=%s peer=%s", self._protocol, self.remote)
 
     def certify(self, name: str) -> None:
         """The peer has shown a certificate with this name, and it was checked."""
-        certify = getattr(self.session, "certify", None)
-        if certify is not None:
+        if (certify := getattr(self.session, "certify", None)) is not None:
             certify(name)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -188,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         net: Net = self._net
         if not net.in_turn:
             net.begin_turn()
-        self.heard_ms = net.role.mono_ms
+        self.heard_ms = net.mono_ms
         if net.speaker is not self and not self.to_slave:  # that one does not mind to wait for its master's disk
             net.speaker, net.alone_since_ms = self, self.heard_ms
         large = self._large
@@ -233,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._left = bytes(owner[used:total])
                 self._keep_large(None)
-            if getattr(session, "full", False):
+            if self._stops and session.full:  # type: ignore[attr-defined]
                 self._frame_ms = 0  # the peer is not slow: we are behind
                 self._stopped = True
                 self._look_at_reading()
@@ -267,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._stopped = False
         self._net.begin()
-        self.heard_ms = self._net.role.mono_ms
+        self.heard_ms = self._net.mono_ms
         if self._large is not None:
             self._feed(self._large, self._filled)
         elif self._left:
@@ -286,8 +278,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer sends nothing more: what its session still answers is written before the end."""
-        eof = getattr(self.session, "eof", None)
-        if eof is not None and not self._stopped:
+        if (eof := getattr(self.session, "eof", None)) is not None and not self._stopped:
             self._net.begin()
             try:
                 eof()
@@ -318,15 +309,16 @@ class Connection(asyncio.BufferedProtocol):
             self._count_unsent(transport)
         if self._stopped and not self._full_ms and not getattr(session, "parked", False):
             self._net.loop.call_soon(self._go_on)  # behind what the others have sent
-        if getattr(session, "closing", False) and not self._ending:
+        if self._closes and session.closing and not self._ending:  # type: ignore[attr-defined]
             self._end(transport)
 
     def _count_unsent(self, transport: asyncio.Transport) -> None:
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
         net: Net = self._net
         unsent: int = transport.get_write_buffer_size()
-        net.count_waiting(unsent - self._unsent)
-        self._unsent = unsent
+        if unsent != self._unsent:
+            net.count_waiting(unsent - self._unsent)
+            self._unsent = unsent
         if net.waiting_bytes > net.memory_bytes_max and unsent > BACKLOG_BYTES_MAX:
             net.refuse("memory", self.remote)
             self.close()
@@ -358,8 +350,7 @@ class Connection(asyncio.BufferedProtocol):
             self._look_at_reading()
 
     def _congested(self, full: bool) -> None:
-        congested = getattr(self.session, "congested", None)
-        if congested is not None:
+        if (congested := getattr(self.session, "congested", None)) is not None:
             self._net.begin()
             try:
                 congested(full)
@@ -388,6 +379,12 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
 
+class Peer(Connection, asyncio.BufferedProtocol):  # type: ignore[misc]
+    """A `Connection` as asyncio wants it: its own loop looks at the class, and a compiled class has no such base."""
+
+    __slots__ = ()
+
+
 class Net:
     """The loop side of one role: listeners, turns, one timer, and the threads that jobs run in."""
 
@@ -404,6 +401,7 @@ class Net:
         self.view = memoryview(self.buffer)
         self.connections: set[Connection] = set()
         self.in_turn = False
+        self.mono_ms = role.mono_ms  # of this turn
         self._dirty: list[Connection] = []
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -427,7 +425,7 @@ class Net:
         plain: bool = False,
     ) -> None:
         """Accept connections on a bound socket; `refusal` is what one too many is told. TLS as of `serve`."""
-        await self.serve(listener, lambda: Connection(self, make, protocol=protocol, refusal=refusal), tls, plain)
+        await self.serve(listener, lambda: Peer(self, make, protocol=protocol, refusal=refusal), tls, plain)
 
     async def serve(
         self,
@@ -451,7 +449,7 @@ class Net:
         """Open a connection of our own, with `tls` to a peer whose certificate has this name. OSError when nobody, or
         somebody else, listens there.
         """
-        _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port, ssl=tls)
+        _, connection = await self.loop.create_connection(lambda: Peer(self, make), host, port, ssl=tls)
         return connection
 
     def count_waiting(self, size: int) -> None:
@@ -508,6 +506,7 @@ class Net:
         self.in_turn = True
         self.loop.call_soon(self._end_turn)  # first: whatever is raised from here on, the turn ends
         self.role.update_time()
+        self.mono_ms = self.role.mono_ms
 
     def begin(self) -> None:
         """Something is about to happen that no read began."""
@@ -526,7 +525,7 @@ class Net:
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
         if (
-            role.mono_ms - self.alone_since_ms >= ALONE_MS
+            self.mono_ms - self.alone_since_ms >= ALONE_MS
             and role.flush_wanted
             and self.workers.brief
             and not self.workers.under_way

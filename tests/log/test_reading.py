@@ -22,7 +22,7 @@ def test_neighbours_are_one_run(tmp_path: Path) -> None:
     ]
     assert (result.count, result.next_offset, result.bytes_) == (3, 3, sum(d.size for d in drafts) - drafts[2].size)
     assert [record.body for record in iter_records(result.body(), check=True)] == [b"m0", b"m1", b"m3"]
-    result.clear()
+    result.begin(store.log)
     assert (result.count, result.runs, result.body()) == (0, [], b"")
     store.close()
 

@@ -31,4 +31,6 @@ cdef class SegmentedFile:
 
     @cython.locals(segment=Segment)
     cpdef Segment at(self, long long position)
+    @cython.locals(segment=Segment)
+    cdef void expect(self, long long position, long long size) except *
     cpdef Segment last(self)

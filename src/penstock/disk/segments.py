@@ -23,10 +23,10 @@ from penstock.errors import Corrupt
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.octets import address, populate, unmap
+    from cython.cimports.penstock.octets import address, populate, prefetch, unmap
 else:
     from penstock import words
-    from penstock.octets import address, populate, unmap
+    from penstock.octets import address, populate, prefetch, unmap
 
 
 PIECE, PIECE_MAX = 1 << 20, 16 << 20
@@ -178,6 +178,13 @@ class SegmentedFile:
         if segment.base == cython.NULL:
             segment.open()
         return segment
+
+    def expect(self, position: int, size: int) -> None:
+        """These bytes are about to be read, or not: any numbers will do. They come from memory meanwhile."""
+        if cython.compiled and self.first <= position < self.end:
+            segment: Segment = self.segments[(position - self.first) // self.size]
+            if segment.base != cython.NULL:
+                prefetch(segment.base, position - segment.first, size)
 
     def last(self) -> Segment | None:
         """The newest segment, mapped."""

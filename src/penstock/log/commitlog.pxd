@@ -74,8 +74,6 @@ cdef class CommitLog:
     cdef void _lay(self, long long begin, long long end) noexcept
     @cython.locals(segment=Segment, at=cython.longlong)
     cdef long long size_of(self, long long physical)
-    @cython.locals(file=SegmentedFile, segment=Segment)
-    cdef void expect(self, long long physical, long long size) except *
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
     cpdef long long size_at(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong, verdict=cython.int)

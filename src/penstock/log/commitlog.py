@@ -41,7 +41,6 @@ if cython.compiled:
         crc32,
         fence,
         find,
-        prefetch,
         put8,
         put16,
         put32,
@@ -61,7 +60,6 @@ else:
         crc32,
         fence,
         find,
-        prefetch,
         put8,
         put16,
         put32,
@@ -487,15 +485,6 @@ class CommitLog:
         segment = self._segment
         at = physical - segment.first  # type: ignore[union-attr]
         return be32(self._gathered, at - self._settled) if at >= self._settled else be32(self._base, at)
-
-    def expect(self, physical: int, size: int) -> None:
-        """The record there is about to be measured and copied: let it come from memory meanwhile. Any numbers will do."""
-        file = self.file
-        if physical < file.first or physical >= self.end:
-            return
-        segment: Segment = file.segments[(physical - file.first) // file.size]
-        if segment.base != cython.NULL:
-            prefetch(segment.base, physical - segment.first, min(size, status.READ_AHEAD_BYTES))
 
     def size_at(self, physical: int) -> int:
         """The size of a record that begins at physical, by its lengths alone; BLANK, or BAD."""

@@ -17,7 +17,7 @@ cdef class ReadResult:
     cdef unsigned char *_at
     cdef int _limit
 
-    cpdef void clear(self)
+    cpdef void begin(self, CommitLog log)
     @cython.locals(last=cython.longlong)
     cdef void add(self, long long physical, long long size)
     @cython.locals(last=cython.longlong)

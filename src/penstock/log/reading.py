@@ -35,7 +35,9 @@ class ReadResult:
         self._runs = bytearray(status.RUN_BYTES * _RUNS_FIRST)
         self._at = address(self._runs)
 
-    def clear(self) -> None:
+    def begin(self, log: CommitLog) -> None:
+        """Nothing was found yet, in this log."""
+        self.log = log
         self.next_offset = self.min_offset = self.max_offset = self.count = self.bytes_ = 0
         self.run_count = 0
 

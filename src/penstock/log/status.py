@@ -27,8 +27,8 @@ NO_MESSAGE_IN_QUEUE = 8
 SCAN_MIN = 800
 """A read that a filter makes long looks at so many entries of a queue at least: what RocketMQ does."""
 
-# So many entries before a record is read, the processor is asked for its first bytes; behind them it sees by itself what comes.
-READ_AHEAD = 6
+# Six entries before a record is read, the processor is asked for its first bytes; behind them it sees by itself what comes.
+READ_AHEAD = 120
 READ_AHEAD_BYTES = 512
 
 # A run of records that lie together, as a read keeps it: physical offset (8), length (8).

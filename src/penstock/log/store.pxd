@@ -35,7 +35,7 @@ cdef class LogStore(Lookup):
     cdef int _next_element(self, unsigned char *b, long long p, long long end)
     @cython.locals(limit=cython.longlong, base=cython.p_uchar, segment=Segment, at=cython.longlong, end=cython.longlong,
                    physical=cython.longlong, size=cython.longlong, scanned=cython.longlong, scan_max=cython.longlong,
-                   fillers=cython.longlong, gone=cython.longlong, waits=cython.bint, ahead=cython.longlong)
+                   fillers=cython.longlong, gone=cython.longlong, waits=cython.bint)
     cpdef int read(self, ConsumeQueue queue, long long offset, long long max_count, long long max_bytes, long long end_offset, TagCodes codes, ReadResult result)
     cdef bint _lost(self, ConsumeQueue queue, long long offset, long long physical, long long position) except -1
     cdef bint _awaits(self, ConsumeQueue queue, long long offset, long long physical) except -1

@@ -259,8 +259,7 @@ class LogStore(Lookup):
 
         At least one message is found if there is one. A place whose record is gone, damaged or not there is passed over.
         """
-        result.clear()
-        result.log = self.log
+        result.begin(self.log)
         limit = queue.visible_end()
         if 0 <= end_offset < limit:
             limit = end_offset
@@ -280,10 +279,9 @@ class LogStore(Lookup):
             return status.OFFSET_OVERFLOW_BADLY
         max_count = max(max_count, 1)
         scan_max = max(max_count, status.SCAN_MIN)
-        scanned = fillers = gone = 0
+        scanned = fillers = gone = at = end = 0
         waits = False
         base = cython.NULL
-        at = end = 0
         while offset < limit and scanned < scan_max and result.count < max_count:
             if at >= end:
                 segment = queue.file.at(offset * layout.ENTRY_BYTES)
@@ -294,9 +292,8 @@ class LogStore(Lookup):
                 end = segment.size
             physical = be64(base, at)
             size = be32(base, at + layout.ENTRY_SIZE)
-            ahead = at + status.READ_AHEAD * layout.ENTRY_BYTES
-            if cython.compiled and ahead < end:
-                self.log.expect(be64(base, ahead), be32(base, ahead + layout.ENTRY_SIZE))
+            if at + status.READ_AHEAD < end:
+                self.log.file.expect(be64(base, at + status.READ_AHEAD), status.READ_AHEAD_BYTES)
             if size == layout.FILLER_SIZE and physical == 0 and be64(base, at + layout.ENTRY_TAGS) == 0:
                 waits = self._awaits(queue, offset, -1)
                 fillers += 1

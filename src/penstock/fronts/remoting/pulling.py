@@ -195,7 +195,7 @@ class Puller:
         selector: Selector | None,
     ) -> int:
         if not self.slave_reads and self.store.following:
-            self.result.clear()
+            self.result.begin(self.store.log)
             return status.OFFSET_OVERFLOW_BADLY  # whatever it is, not here
         end = queue.max_offset
         if gate and self.store.confirmed < 0:
