@@ -22,7 +22,7 @@ from pathlib import Path
 
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
-from penstock.disk.framing import frame
+from penstock.disk.framing import frame, weigh
 from penstock.disk.quarantine import try_quarantine
 from penstock.disk.queuefiles import LENGTH, START_MAX, Paths, Place, RecordFile, Sums
 from penstock.disk.queuewriting import Places, Syncing, WriteFile
@@ -169,17 +169,16 @@ class DiskQueue:
         self.syncing.look()
         if not payloads:
             return
-        sizes = list(map(len, payloads))
-        least = min(sizes)
+        total, least = weigh(payloads)
         if least < self.sizes[0]:
             raise ValueError(f"a payload of {least} bytes; {self.sizes[0]} is the least")
-        self._make_room(sum(sizes) + LENGTH.size * len(sizes))
+        self._make_room(total)
         number, at = self._write
         data, entries = frame(payloads, at)
         self._writer.append(at, data, entries)
         self._write = number, at + len(data)
-        self.depth += len(sizes)
-        self.syncing.note(len(sizes))
+        self.depth += len(payloads)
+        self.syncing.note(len(payloads))
 
     def _make_room(self, total: int) -> None:
         """Let the write file be open with room for so many bytes; a new one, if need be."""

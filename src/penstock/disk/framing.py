@@ -43,6 +43,17 @@ def frame(payloads: Sequence[bytes], at: int) -> tuple[bytes, array[int]]:
     return bytes(data), _native(swapped)
 
 
+def weigh(payloads: Sequence[bytes]) -> tuple[int, int]:
+    """The bytes of all their records, and of the shortest payload. There is one, at least."""
+    total, least = 0, len(payloads[0])
+    for payload in payloads:
+        length = len(payload)
+        total += words.SIZE_BYTES + length
+        if length < least:
+            least = length
+    return total, least
+
+
 def cut(chunk: bytes, chunk_at: int, room: int, at: int, entries: array[int], least: int, most: int) -> list[bytes]:
     """The payloads of the records one behind another from `at` of the file on, whose lengths (least … most) and sums hold: up
     to the first that is odd, or that does not lie in the first `room` bytes of the chunk, which begins at `chunk_at`.

@@ -182,7 +182,7 @@ class GroupFlush:
 
     def take_jobs(self) -> list[Job]:
         """The flush that is due, those of disk queues, and files to be removed."""
-        jobs = self._folder.take_jobs(self.fail)
+        jobs = self._folder.take_jobs(self.fail, self._time.mono_ms)
         pool = self._folder.pool
         # A flush may still be at work on what was let go of since it began: its files stay open until it is done.
         gone = [] if self._running else pool.take_gone()

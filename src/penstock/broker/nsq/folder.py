@@ -134,12 +134,12 @@ class QueueFolder:
         """Delete a disk queue and its files."""
         self._backends.pop(name).delete()
 
-    def take_jobs(self, failed: Callable[[StoreError], None]) -> list[Job]:
+    def take_jobs(self, failed: Callable[[StoreError], None], mono_ms: int) -> list[Job]:
         """The flushes of disk queues that are due; `failed` is told of those that fail."""
         if not self._unflushed:
             return []
-        due = list(self._unflushed)
-        self._unflushed.clear()
+        due = [syncing for syncing in self._unflushed if not syncing.rests(mono_ms)]
+        self._unflushed.difference_update(due)
         return [job for syncing in due if (job := syncing.take_job(failed)) is not None]
 
     def tick(self, mono_ms: int) -> int | None:
