@@ -201,7 +201,7 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     max_attempts: Annotated[int, "deliveries after which a channel gives a message up; 0: never"] = 0
     mem_queue_size: Annotated[int, "messages kept in memory by a topic or channel of level memory"] = 10_000
     max_bytes_per_file: Annotated[int, "size of a diskqueue file in bytes"] = 104_857_600
-    sync_every: Annotated[int, "messages after which a diskqueue is flushed, by a thread"] = 2_500
+    sync_every: Annotated[int, "messages after which a thread flushes a diskqueue, at most 40 times a second"] = 2_500
     sync_timeout_ms: Annotated[int, "time after which a diskqueue is flushed"] = 2_000
     msg_timeout_ms: Annotated[int, "time a consumer has for a message"] = 60_000
     max_msg_timeout_ms: Annotated[int, "longest time a consumer may ask for, or touch a message to"] = 900_000

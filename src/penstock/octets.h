@@ -48,7 +48,7 @@ static inline void copy(unsigned char *to, int64_t tp, const unsigned char *from
 /* What was stored before stays before what is stored behind this, in memory and in every page that is written back. */
 static inline void fence(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
 /* Let these bytes come from memory meanwhile: they are about to be read. No page is faulted in. */
-static inline void prefetch(const unsigned char *b, int64_t p, int64_t n) {
+static inline void read_ahead(const unsigned char *b, int64_t p, int64_t n) {
     for (int64_t at = p; at < p + n; at += 64) __builtin_prefetch(b + at);
 }
 static inline void zero(unsigned char *b, int64_t p, int64_t n) { if (n > 0) memset(b + p, 0, (size_t)n); }

@@ -10,7 +10,7 @@ cdef extern from "octets.h" nogil:
     void put64(unsigned char *b, long long p, long long v)
     void copy(unsigned char *to, long long tp, const unsigned char *src, long long fp, long long n)
     void fence()
-    void prefetch(const unsigned char *b, long long p, long long n)
+    void read_ahead(const unsigned char *b, long long p, long long n)
     void zero(unsigned char *b, long long p, long long n)
     bint same(const unsigned char *a, long long ap, const unsigned char *b, long long bp, long long n)
     long long find(const unsigned char *b, long long p, long long end, int c)

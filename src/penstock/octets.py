@@ -97,7 +97,7 @@ def fence() -> None:
     """Nothing: what is stored first is seen first."""
 
 
-def prefetch(b: Readable, p: int, n: int) -> None:
+def read_ahead(b: Readable, p: int, n: int) -> None:
     """Nothing: the processor is told only by compiled code that n bytes at p are about to be read."""
 
 

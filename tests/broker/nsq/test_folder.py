@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.queueside import Side
+from disk.queue_parts import messages
 from penstock.broker.nsq.folder import QueueFolder, file_name
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
+from penstock.disk.job import run_now
+from penstock.disk.queuewriting import PACE_MS
+from penstock.errors import StoreError
 
 
 @given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40))
@@ -50,3 +54,20 @@ def test_a_disk_queue_is_opened_once_and_dropped_with_its_files(tmp_path: Path) 
     assert not folder.has_backend_files(b"t")
     folder.drop_backend(b"t:c")
     assert not folder.has_backend_files(b"t:c")
+
+
+def test_a_disk_queue_rests_between_two_flushes(tmp_path: Path) -> None:
+    """What was put meanwhile is flushed by the next one, in one go."""
+    folder = QueueFolder(BrokerConfig(data=str(tmp_path), sync_every=10), Files())
+    queue = folder.backend(b"t")
+    failed: list[StoreError] = []
+    for size in (11, 1):  # the second one finds that a flush is due
+        queue.put_many(messages(size))
+    (job,) = folder.take_jobs(failed.append, 100)
+    run_now([job], 130)
+    for size in (11, 1):
+        queue.put_many(messages(size))
+    assert folder.take_jobs(failed.append, 130 + PACE_MS - 1) == []
+    assert len(folder.take_jobs(failed.append, 130 + PACE_MS)) == 1
+    assert not failed
+    folder.close()
