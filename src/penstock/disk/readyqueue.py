@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32 as crc32_of
 
@@ -152,9 +153,13 @@ class ReadyQueue(Stream):
 
     # -- opening and closing -------------------------------------------------------------------------------------
 
-    def open(self, ordinal: int = 0) -> None:
-        """Find the segments and what they hold; an empty queue begins at `ordinal`, which no record had."""
-        opened = [(segment, segment.open(self.pool.after_cut)) for segment in self._find()]
+    def open(self, ordinal: int = 0, names: Sequence[str] | None = None) -> None:
+        """Find the segments and what they hold; an empty queue begins at `ordinal`, which no record had. `names`: what lies in
+        the folder, if that is known.
+        """
+        if names is None:
+            names = self.files.names(self.folder)
+        opened = [(segment, segment.open(self.pool.after_cut)) for segment in self._find(names)]
         end = ordinal
         kept: list[ReadySegment] = []
         lost: list[ReadySegment] = []  # without sums that can be believed
@@ -207,11 +212,11 @@ class ReadyQueue(Stream):
             if last.count:
                 self.last_id = last.message_id(last.count - 1)
 
-    def _find(self) -> list[ReadySegment]:
+    def _find(self, names: Sequence[str]) -> list[ReadySegment]:
         """The segments of the folder in the order of their numbers; what is none goes to lost+found."""
         found: dict[int, Path] = {}
         odd: dict[int, Path] = {}
-        for file in self.files.names(self.folder):
+        for file in names:
             match = _FILE.fullmatch(file) if file.startswith(self.name) else None
             if match and match[0][: match.start(1) - 1] == self.name:
                 number, path = int(match[1]), self.folder / file

@@ -118,8 +118,10 @@ class SegmentFile:
         self.fd = files.open(self.path, create=create)
         self.sums_fd = files.open(self.sums_path, create=True)
         files.grow(self.fd, self.size)
-        files.grow(self.sums_fd, self.sums_size)
-        files.allocate(self.sums_fd, 0, layout.HEAD_BYTES)  # the two heads are written in any case
+        # The two heads are written in any case. Of a new file `room` takes the first page.
+        if not create:
+            files.grow(self.sums_fd, self.sums_size)
+            files.allocate(self.sums_fd, 0, layout.HEAD_BYTES)
         files.allocate(self.sums_fd, self.sums_size - layout.HEAD_BYTES, layout.HEAD_BYTES)
         self.scattered = create or all(end <= SMALL for _, end in files.data_ranges(self.fd, 0, self.size))
         self.map = files.map(self.fd, self.size, scattered=self.scattered)

@@ -83,7 +83,7 @@ class Publisher:
         self.topic = None
         try:
             asker.check_right(b"publish", name, b"", verb)
-            self.topic = self.queueing.topic(name)
+            self.topic = self.queueing.topic(name, hasty=True)
         except Failed as failed:
             asker.fail(failed.text)
             return -1
