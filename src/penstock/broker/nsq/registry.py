@@ -85,7 +85,7 @@ class Registry:
         ]
         self._claims = claims
         self._turns = turns
-        self.mark_topic = turns.mark_topic
+        self.marks = turns.topics
         self._flush = flush
         self._moving = moving
         self._owner = owner
