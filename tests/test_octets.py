@@ -31,6 +31,15 @@ def test_sums_go_on_from_one_piece_to_the_next(one: bytes, two: bytes) -> None:
     assert octets.java_hash(b"cd", 0, 2, octets.java_hash(b"ab", 0, 2, 0)) == joined
 
 
+@given(
+    st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 16) - 1), st.binary(max_size=40)
+)
+def test_the_sum_of_a_head_that_is_not_there_yet(length: int, number: int, count: int, body: bytes) -> None:
+    head = b"v" + length.to_bytes(4) + number.to_bytes(8) + count.to_bytes(2) + (length ^ 77).to_bytes(4)
+    crc = octets.crc32_head(ord("v"), length, number, count, length ^ 77, 5)
+    assert octets.crc32(body, 0, len(body), crc) == zlib.crc32(head + body, 5)
+
+
 def test_javas_string_hash() -> None:
     for text, value in (("", 0), ("TagA", 2598919), ("polygenelubricants", -(1 << 31)), ("é😀", 1996812)):
         data = text.encode()

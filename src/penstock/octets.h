@@ -47,9 +47,10 @@ static inline void copy(unsigned char *to, int64_t tp, const unsigned char *from
 }
 /* What was stored before stays before what is stored behind this, in memory and in every page that is written back. */
 static inline void fence(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
-/* Let these bytes come from memory meanwhile: they are about to be read. No page is faulted in. */
-static inline void read_ahead(const unsigned char *b, int64_t p, int64_t n) {
-    for (int64_t at = p; at < p + n; at += 64) __builtin_prefetch(b + at);
+/* These bytes are read or written soon: let them come from memory while other work is done. No page is faulted in. */
+static inline void expect(const unsigned char *b, int64_t p, int64_t n) {
+    const unsigned char *at = b + p, *end = b + p + n;
+    for (; at < end; at += 64) __builtin_prefetch(at);
 }
 static inline void zero(unsigned char *b, int64_t p, int64_t n) { if (n > 0) memset(b + p, 0, (size_t)n); }
 static inline int same(const unsigned char *a, int64_t ap, const unsigned char *b, int64_t bp, int64_t n) {
@@ -196,6 +197,25 @@ static inline int64_t crc32(const unsigned char *b, int64_t p, int64_t n, int64_
         return (int64_t)(uint32_t)~penstock_crc_fold(c, b + p, (size_t)n);
 #endif
     return (int64_t)(uint32_t)~penstock_crc_bytes(c, b + p, n > 0 ? (size_t)n : 0);
+}
+
+static inline uint32_t penstock_crc_word(uint32_t c, uint64_t w) {
+    uint32_t a = c ^ (uint32_t)w, b = (uint32_t)(w >> 32);
+    return penstock_crc_table[7][a & 255] ^ penstock_crc_table[6][(a >> 8) & 255] ^ penstock_crc_table[5][(a >> 16) & 255] ^
+           penstock_crc_table[4][a >> 24] ^ penstock_crc_table[3][b & 255] ^ penstock_crc_table[2][(b >> 8) & 255] ^
+           penstock_crc_table[1][(b >> 16) & 255] ^ penstock_crc_table[0][b >> 24];
+}
+/* crc32 of 19 bytes that need not be there yet: a letter, then numbers of 4, 8, 2 and 4 bytes. To read what was just stored in
+   pieces would wait for all stores before it. */
+static inline int64_t crc32_head(int64_t letter, int64_t n4, int64_t n8, int64_t n2, int64_t m4, int64_t crc) {
+    uint64_t second = __builtin_bswap32((uint32_t)n4), third = __builtin_bswap64((uint64_t)n8);
+    uint64_t fourth = __builtin_bswap16((uint16_t)n2), last = __builtin_bswap32((uint32_t)m4);
+    uint32_t c = ~(uint32_t)crc, n;
+    if (!penstock_crc_ready) penstock_crc_init();
+    c = penstock_crc_word(c, (uint64_t)(unsigned char)letter | second << 8 | third << 40);
+    c = penstock_crc_word(c, third >> 24 | fourth << 40 | last << 56);
+    for (n = 1; n < 4; n++) c = (c >> 8) ^ penstock_crc_table[0][(c ^ (uint32_t)(last >> (8 * n))) & 255];
+    return (int64_t)(uint32_t)~c;
 }
 
 /* Java's String.hashCode over the UTF-16 units of UTF-8 text; resumable like crc32, 0 at the start. Signed 32 bits. */

@@ -10,7 +10,7 @@ cdef extern from "octets.h" nogil:
     void put64(unsigned char *b, long long p, long long v)
     void copy(unsigned char *to, long long tp, const unsigned char *src, long long fp, long long n)
     void fence()
-    void read_ahead(const unsigned char *b, long long p, long long n)
+    void expect(const unsigned char *b, long long p, long long n)
     void zero(unsigned char *b, long long p, long long n)
     bint same(const unsigned char *a, long long ap, const unsigned char *b, long long bp, long long n)
     long long find(const unsigned char *b, long long p, long long end, int c)
@@ -18,6 +18,7 @@ cdef extern from "octets.h" nogil:
     bint utf8(const unsigned char *b, long long p, long long n, int least)
     void put_hex16(unsigned char *b, long long p, long long v)
     long long hex16(const unsigned char *b, long long p)
+    long long crc32_head(long long letter, long long n4, long long n8, long long n2, long long m4, long long crc)
     long long crc32(const unsigned char *b, long long p, long long n, long long crc)
     long long java_hash(const unsigned char *b, long long p, long long n, long long h)
 

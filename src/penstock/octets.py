@@ -97,8 +97,8 @@ def fence() -> None:
     """Nothing: what is stored first is seen first."""
 
 
-def read_ahead(b: Readable, p: int, n: int) -> None:
-    """Nothing: the processor is told only by compiled code that n bytes at p are about to be read."""
+def expect(b: Readable, p: int, n: int) -> None:
+    """Nothing: compiled code tells the processor that n bytes at p are read or written soon."""
 
 
 def zero(b: Writable, p: int, n: int) -> None:
@@ -151,6 +151,17 @@ def hex16(b: Readable, p: int) -> int:
 def crc32(b: Readable, p: int, n: int, crc: int) -> int:
     """CRC-32 (zlib's polynomial) of n bytes at p, going on from crc (0 at the start)."""
     return int(isal_zlib.crc32(bytes(b[p : p + n]), crc & 0xFFFFFFFF))
+
+
+def crc32_head(letter: int, n4: int, n8: int, n2: int, m4: int, crc: int) -> int:
+    """`crc32` of 19 bytes that need not be there yet: a letter, then numbers of 4, 8, 2 and 4 bytes."""
+    head = bytearray(19)
+    put8(head, 0, letter)
+    put32(head, 1, n4)
+    put64(head, 5, n8)
+    put16(head, 13, n2)
+    put32(head, 15, m4)
+    return crc32(head, 0, len(head), crc)
 
 
 def java_hash(b: Readable, p: int, n: int, h: int) -> int:

@@ -108,6 +108,8 @@ def log_to_stderr(*levels: str, log_format: str = "auto", log_as: str = "") -> N
     for level in levels:
         if level in LEVELS:
             set_log_level(level)
+    # Nobody reads in a line where it was written, or by which thread: the library need not look.
+    vars(logging).update(_srcfile=None, logThreads=False, logProcesses=False, logMultiprocessing=False)
     logs.to_stderr(log_format, log_as)
 
 

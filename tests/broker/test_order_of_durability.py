@@ -480,3 +480,38 @@ def test_topics_are_as_they_were_said_to_be(tmp_path: Path, monkeypatch: pytest.
         assert {name for name in here.queueing.topics if name.startswith(b"queue")} == queues
         assert all(found[name].queues[0].max_offset >= ends[name] for name in logs)
     here.close()
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_a_topic_made_for_a_message_is_as_durable_as_the_message(
+    tmp_path: Path, seed: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = CutSide(tmp_path, seed, monkeypatch, level=level)
+    here.queueing.topic(b"first")
+    here.settle()
+    flushes = here.files.flushes
+    here.queueing.publish(here.queueing.topic(b"t", hasty=True), [b"one"])
+    assert (here.files.flushes == flushes) == (level == "os")  # nobody waited for a flush of the table
+    if seed % 3 == 0:
+        here.kill()
+        assert drained_of(here) == [b"one"]
+    elif seed % 3 == 1:
+        here.settle(1)
+        here.cut()
+        assert drained_of(here) == [b"one"]
+    else:  # within what a power cut may take at level `os`
+        here.cut()
+        assert b"first" in here.queueing.topics
+        here.queueing.publish(here.queueing.topic(b"t", hasty=True), [b"two"])
+        assert drained_of(here)[-1] == b"two"
+    here.close()
+
+
+def drained_of(here: CutSide) -> list[bytes]:
+    """What a new channel of topic t gets; none when there is no such topic."""
+    if b"t" not in here.queueing.topics:
+        return []
+    reader = here.reader(b"t", b"c")
+    here.turn(2_000)
+    return [delivery.body for delivery in reader.deliveries()]

@@ -94,6 +94,33 @@ def test_the_registry_of_the_same_process_knows_all_of_it(broker: Broker, tmp_pa
     assert "t1" in names.routes.topics
 
 
+def test_queue_topics_alone_go_straight_into_the_routes(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = NameServer(tmp_path / "names")
+    neighbour = RouteNeighbour(Registration(broker, "127.0.0.1:1", "127.0.0.1:2"), names)
+    neighbour.tick(1)
+    handled: list[int] = []
+    handle = names.handle
+    monkeypatch.setattr(names, "handle", lambda *told: handled.append(1) or handle(*told))
+    topic = broker.queueing.topic(b"jobs")
+    neighbour.tick(1)
+    assert set(names.routes.queue_route("jobs")) == {broker.config.broker_name}
+    broker.queueing.delete(topic)
+    neighbour.tick(1)
+    assert (names.routes.queue_route("jobs"), handled) == ({}, [])
+    names.routes.lost(neighbour)  # it knows nothing of us: all of it is told
+    broker.queueing.topic(b"more")
+    broker.topics.create(b"events", 4, 4)
+    neighbour.tick(1)
+    assert set(names.routes.queue_route("more")) == {broker.config.broker_name}
+    assert handled == [1]
+    broker.queueing.topic(b"jobs")
+    names.routes.lost(neighbour)
+    neighbour.tick(1)
+    assert handled == [1, 1]  # and as a registration, when only they are new
+
+
 class Registry(ThreadedBroker):
     """A registry alone, in a thread."""
 

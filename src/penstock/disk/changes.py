@@ -119,14 +119,15 @@ class ChangedTable:
         """Whether changes can be added."""
         return self._fd >= 0
 
-    def add(self, found: Iterable[Mapping[str, object]]) -> None:
-        """Note the changes; they are durable when this returns. StoreError: they are not, and the table must be
-        written whole.
+    def add(self, found: Iterable[Mapping[str, object]], durable: bool = True) -> None:
+        """Note the changes; they are durable when this returns, or with the next flush of `path` by whomever. StoreError: they
+        are not, and the table must be written whole.
         """
         data = b"".join(map(_line, found))
         try:
             self.files.write(self._fd, self._size, data)
-            self.files.datasync(self._fd)
+            if durable:
+                self.files.datasync(self._fd)
         except StoreError:
             self._take_back()
             raise

@@ -21,6 +21,7 @@ from pathlib import Path
 from penstock.errors import DiskFull, StoreError
 
 DESCRIPTORS_KEPT = 256
+_DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
 PAGES_BYTES = 64 << 10
 _PIECE = 1 << 18
 _FLUSHES_AHEAD = 4  # what is ahead may be flushed so often before it is full
@@ -39,6 +40,8 @@ def _failed(error: OSError, what: object) -> StoreError:
 class Files:
     """The real disk. Every failure is a `StoreError`, no room a `DiskFull`."""
 
+    _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """A descriptor of the file; `create` makes it when it is missing."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
@@ -52,15 +55,21 @@ class Files:
 
     def demand_descriptors(self) -> None:
         """StoreError when few are left: they are kept for connections, and for what is there already. For whoever is about to
-        begin something new that holds some for good.
+        begin something new that holds some for good. Where there are plenty the next ones are not looked at.
         """
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if self._unasked > 0 and limit == self._limit:
+            self._unasked -= 1
+            return
         try:
             lowest = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # the number of the first free one
         except OSError as error:
             raise _failed(error, "a descriptor") from error
         os.close(lowest)
-        if lowest >= limit - min(DESCRIPTORS_KEPT, limit // 4):
+        left = limit - min(DESCRIPTORS_KEPT, limit // 4) - lowest
+        self._limit = limit
+        self._unasked = min(_UNASKED_MAX, left // (2 * _DESCRIPTORS_EACH))
+        if left <= 0:
             raise StoreError(
                 f"{lowest} of {limit} file descriptors are in use, the rest are kept for connections: "
                 "raise the limit of open files (ulimit -n, LimitNOFILE)"
@@ -224,12 +233,15 @@ class Files:
 
     def make_folder(self, path: Path, *, durable: bool = True) -> None:
         """The folder and the ones above it; with `durable` each new name is flushed in its parent."""
-        if path.is_dir():
-            return
-        self.make_folder(path.parent, durable=durable)
         try:
             os.mkdir(path)
         except FileExistsError:
+            return
+        except FileNotFoundError:
+            if path.parent == path:
+                return
+            self.make_folder(path.parent, durable=durable)
+            self.make_folder(path, durable=durable)
             return
         except OSError as error:
             raise _failed(error, path) from error

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32 as crc32_of
 
@@ -42,12 +43,23 @@ if cython.compiled:
     from cython.cimports.penstock.disk import readylayout as layout
     from cython.cimports.penstock.disk.gathering import Gathering
     from cython.cimports.penstock.disk.readysegment import ReadySegment
-    from cython.cimports.penstock.octets import be16, be64, copy, crc32, put8, put16, put32, put64, ube32
+    from cython.cimports.penstock.octets import (
+        be16,
+        be64,
+        copy,
+        crc32,
+        crc32_head,
+        put8,
+        put16,
+        put32,
+        put64,
+        ube32,
+    )
 else:
     from penstock.disk import readylayout as layout
     from penstock.disk.gathering import Gathering
     from penstock.disk.readysegment import ReadySegment
-    from penstock.octets import be16, be64, copy, crc32, put8, put16, put32, put64, ube32
+    from penstock.octets import be16, be64, copy, crc32, crc32_head, put8, put16, put32, put64, ube32
 
 log = logging.getLogger("penstock.disk")
 
@@ -152,9 +164,9 @@ class ReadyQueue(Stream):
 
     # -- opening and closing -------------------------------------------------------------------------------------
 
-    def open(self, ordinal: int = 0) -> None:
-        """Find the segments and what they hold; an empty queue begins at `ordinal`, which no record had."""
-        opened = [(segment, segment.open(self.pool.after_cut)) for segment in self._find()]
+    def open(self, ordinal: int = 0, names: Sequence[str] | None = None) -> None:
+        """Find the segments, in the folder or among its `names`; an empty queue begins at `ordinal`, which no record had."""
+        opened = [(segment, segment.open(self.pool.after_cut)) for segment in self._find(names)]
         end = ordinal
         kept: list[ReadySegment] = []
         lost: list[ReadySegment] = []  # without sums that can be believed
@@ -207,11 +219,11 @@ class ReadyQueue(Stream):
             if last.count:
                 self.last_id = last.message_id(last.count - 1)
 
-    def _find(self) -> list[ReadySegment]:
+    def _find(self, names: Sequence[str] | None) -> list[ReadySegment]:
         """The segments of the folder in the order of their numbers; what is none goes to lost+found."""
         found: dict[int, Path] = {}
         odd: dict[int, Path] = {}
-        for file in self.files.names(self.folder):
+        for file in self.files.names(self.folder) if names is None else names:
             match = _FILE.fullmatch(file) if file.startswith(self.name) else None
             if match and match[0][: match.start(1) - 1] == self.name:
                 number, path = int(match[1]), self.folder / file
@@ -272,6 +284,8 @@ class ReadyQueue(Stream):
             return self.ready(length, records)
         answer = self._make_room(length, records)
         self._gathers = answer == 0 and self._gathering.take(self.last, length)
+        if answer == 0 and not self._gathers:
+            self.last.fetch(length)
         return answer
 
     def _make_room(self, length: int, records: int) -> int:
@@ -344,8 +358,10 @@ class ReadyQueue(Stream):
         put64(base, to + layout.ID, message_id)
         put16(base, to + layout.ATTEMPTS, attempts)
         put32(base, to + layout.MARK, self._mark)
+        crc = segment.first + segment.count
+        crc = crc32_head(layout.LETTER, length + layout.COUNTED_BYTES, message_id, attempts, self._mark, crc)
+        crc = crc32(body, at, length, crc)  # not of the copy: that would wait for its page to come from memory
         copy(base, to + layout.BODY, body, at, length)
-        crc = crc32(base, to, length + layout.BODY, segment.first + segment.count)
         put32(segment.sums, layout.START + segment.count * layout.ENTRY_BYTES, end | (more << layout.MORE_BIT))
         put32(segment.sums, layout.CRC + segment.count * layout.ENTRY_BYTES, crc)
         segment.count += 1

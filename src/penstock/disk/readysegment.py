@@ -29,6 +29,7 @@ if cython.compiled:
         be64,
         blank_array,
         crc32,
+        expect,
         lend,
         put8,
         put16,
@@ -40,7 +41,7 @@ if cython.compiled:
 else:
     from penstock import words
     from penstock.disk import readylayout as layout
-    from penstock.octets import address, be64, blank_array, crc32, lend, put8, put16, put32, put64, ube32, unmap
+    from penstock.octets import address, be64, blank_array, crc32, expect, lend, put8, put16, put32, put64, ube32, unmap
 
 log = logging.getLogger("penstock.disk")
 
@@ -50,6 +51,7 @@ NOT_CLEAN = 0xFFFFFFFF  # the count of a segment that is in use
 HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
 _OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
 _SUMMED = 28  # bytes of a head
+_FETCHED_MAX = 512  # of a larger record only the beginning would come sooner
 _OLD_VERSION = 1
 _OLD_FIRST_END, _OLD_SIZE_END = 1 << 62, 1 << 31  # what a head of version 1, which has no sum, may say
 _INT64_END, _WORDS = 1 << 63, 1 << 64  # a word from the upper half is a negative integer of 64 bits
@@ -118,8 +120,10 @@ class SegmentFile:
         self.fd = files.open(self.path, create=create)
         self.sums_fd = files.open(self.sums_path, create=True)
         files.grow(self.fd, self.size)
-        files.grow(self.sums_fd, self.sums_size)
-        files.allocate(self.sums_fd, 0, layout.HEAD_BYTES)  # the two heads are written in any case
+        # The two heads are written in any case. Of a new file `room` takes the first page.
+        if not create:
+            files.grow(self.sums_fd, self.sums_size)
+            files.allocate(self.sums_fd, 0, layout.HEAD_BYTES)
         files.allocate(self.sums_fd, self.sums_size - layout.HEAD_BYTES, layout.HEAD_BYTES)
         self.scattered = create or all(end <= SMALL for _, end in files.data_ranges(self.fd, 0, self.size))
         self.map = files.map(self.fd, self.size, scattered=self.scattered)
@@ -189,6 +193,14 @@ class SegmentFile:
         except StoreError:
             return BROKEN
         return 0
+
+    def fetch(self, length: int) -> None:
+        """A record of so many bytes is coming: of one of many queues in turn, as a rule, so that its place is in no cache. Let
+        it come while other work is done.
+        """
+        if length < _FETCHED_MAX:
+            expect(self.base, self.end, length)
+            expect(self.sums, layout.START + self.count * layout.ENTRY_BYTES, layout.ENTRY_BYTES)
 
     def start(self, n: int) -> int:
         """Where record n begins."""

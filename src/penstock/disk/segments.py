@@ -23,10 +23,10 @@ from penstock.errors import Corrupt
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.octets import address, populate, read_ahead, unmap
+    from cython.cimports.penstock.octets import address, expect, populate, unmap
 else:
     from penstock import words
-    from penstock.octets import address, populate, read_ahead, unmap
+    from penstock.octets import address, expect, populate, unmap
 
 
 PIECE, PIECE_MAX = 1 << 20, 16 << 20
@@ -184,7 +184,7 @@ class SegmentedFile:
         if cython.compiled and self.first <= position < self.end:
             segment: Segment = self.segments[(position - self.first) // self.size]
             if segment.base != cython.NULL:
-                read_ahead(segment.base, position - segment.first, size)
+                expect(segment.base, position - segment.first, size)
 
     def last(self) -> Segment | None:
         """The newest segment, mapped."""

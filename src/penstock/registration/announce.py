@@ -316,14 +316,29 @@ class LookupNeighbour:
         """Tell what is new, or that we are alive when it is time; when it is time again."""
         if self.changed:
             self.changed = False
-            told, wanted = self.told.take()
-            self._feed(commands(told, wanted))
-            for topic, channel in sorted(told - wanted, reverse=True):  # channels before their topic
-                self.lookupd.tables.forget(topic.decode(), channel.decode())
+            self._tell(*self.told.take())
         if mono_ms >= self._due_ms:
             self._due_ms = mono_ms + PING_MS
             self._feed([b"PING\n"])
         return self._due_ms
+
+    def _tell(self, told: set[Name], wanted: set[Name]) -> None:
+        """What the session would do with the `commands`, without their text: that costs more than a first message may."""
+        tables, producer = self.lookupd.tables, self._session.producer
+        if producer is None:
+            log.error("the registry of this process refused the broker")
+            return
+        gone = told - wanted
+        for topic, channel in gone:
+            if not channel or (topic, b"") not in gone:
+                tables.unregister(producer, topic.decode(), channel.decode())
+        for topic, channel in wanted - told:
+            try:
+                tables.register(producer, topic.decode(), channel.decode())
+            except Refused as refused:
+                log.error("the registry of this process refused topic=%s error=%s", topic.decode(), refused)
+        for topic, channel in sorted(gone, reverse=True):  # channels before their topic
+            tables.forget(topic.decode(), channel.decode())
 
     def _feed(self, lines: list[bytes]) -> None:
         data = bytearray(b"".join(lines))

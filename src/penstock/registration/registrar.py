@@ -53,6 +53,10 @@ class News:
             self._queues[name] = None
         self._ring()
 
+    def queues_alone(self) -> list[bytes]:
+        """The queue topics that came or went, when nothing else is to be told."""
+        return list(self._queues) if self._queues and self._topics is not None and not self._topics else []
+
     def take(self) -> tuple[list[bytes] | None, list[bytes] | None]:
         """(the log topics to be told of, the queue topics that came or went), None for all, and they count as told."""
         topics = None if self._topics is None else list(self._topics)
@@ -107,7 +111,7 @@ class Registration:
             self._queues = {topic.name for topic in found if topic.kind == "queue"}
             told["nsq"] = {"address": self.nsq_address, "topics": sorted(name.decode() for name in self._queues)}
         elif self.nsq_address and queues:
-            told["nsq"] = {"address": self.nsq_address, "changes": {n.decode(): n in self._queues for n in queues}}
+            told["nsq"] = {"address": self.nsq_address, "changes": self.changes(queues)}
         body = fastjson.dumps(told)
         ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.ha_address}
         copies = self.broker.copies
@@ -136,6 +140,10 @@ class Registration:
             (self._queues.add if there else self._queues.discard)(name)
             for call in self._on_queue:
                 call(name)
+
+    def changes(self, queues: list[bytes]) -> dict[str, bool]:
+        """Which of these queue topics are there."""
+        return {name.decode(): name in self._queues for name in queues}
 
     def goodbye(self) -> RemotingCommand:
         """I am leaving."""
@@ -187,6 +195,8 @@ class RouteNeighbour:
             if mono_ms >= self._due_ms:
                 self.news.everything()
                 self._due_ms = mono_ms + self.registration.broker.config.register_broker_period_ms
+            elif self._told_of_queues():
+                return self._due_ms
             reply = self.name_server.handle(self, self.registration.request(self.news), mono_ms)
             if reply is not None and reply.code:
                 self.news.everything()
@@ -194,6 +204,18 @@ class RouteNeighbour:
             elif reply is not None:
                 self.registration.take(reply)
         return self._due_ms
+
+    def _told_of_queues(self) -> bool:
+        """Queue topics that came or went go straight into the routes: a registration costs as much as the topic."""
+        queues, registration = self.news.queues_alone(), self.registration
+        if not queues or not registration.nsq_address:
+            return False
+        name, changes = registration.broker.config.broker_name, registration.changes(queues)
+        if not self.name_server.routes.change_queues(self, name, registration.address, changes):
+            self.news.everything()
+            return False
+        self.news.take()
+        return True
 
 
 class Registrar:

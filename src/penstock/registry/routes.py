@@ -133,6 +133,19 @@ class RouteTables:
             master = former if former != told.address else ""
         return self._reached(master)
 
+    def change_queues(self, peer: object, broker: str, address: str, changes: Mapping[str, bool]) -> bool:
+        """The queue topics that came (true) or went, of a master that has registered with its NSQ address; False when it has
+        not, or another one's word counts.
+        """
+        live, nsq = self.live.get(address), self.nsq.get(broker)
+        if live is None or live.peer is not peer or nsq is None:
+            return False
+        if self.addresses.get(broker, {}).get(MASTER_ID) != address:
+            return False
+        for topic, there in changes.items():
+            (nsq[1].add if there else nsq[1].discard)(topic)
+        return True
+
     def master_of(self, broker: str) -> tuple[str, str]:
         """(HA address, address) of the master of this name; empty when there is none."""
         return self._reached(self.addresses.get(broker, {}).get(MASTER_ID, ""))

@@ -23,6 +23,21 @@ def test_messages_are_counted_by_topic(tmp_path: Path) -> None:
     side.close()
 
 
+def test_a_topic_that_was_deleted_between_two_messages_is_made_anew(tmp_path: Path) -> None:
+    side = NsqSide(tmp_path)
+    session = side.session()
+    both = b"PUB t\n" + sized(b"x") + b"PUB u\n" + sized(b"y")
+    assert side.say(session, both * 2) == [b"OK"] * 4
+    former = side.queueing.topic(b"t")
+    side.queueing.delete(former)
+    assert side.say(session, both * 2) == [b"OK"] * 4
+    assert side.queueing.topic(b"t") is not former
+    session.publisher.settle_counts()
+    assert session.publisher.counts == {b"t": 4, b"u": 4}
+    assert (side.queueing.topic(b"t").message_count, side.queueing.topic(b"u").message_count) == (2, 4)
+    side.close()
+
+
 @pytest.mark.parametrize("cut", [1, 7, 9, 12])
 def test_a_body_that_is_not_there_yet_is_waited_for(tmp_path: Path, cut: int) -> None:
     side = NsqSide(tmp_path)

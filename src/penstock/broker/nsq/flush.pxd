@@ -23,6 +23,7 @@ cdef class GroupFlush:
     cdef public long long dirty_since
     cdef readonly object waiting
     cdef dict _dirty
+    cdef list _files
     cdef bint _running
     cdef long long _started
     cdef tuple _log

@@ -20,6 +20,7 @@ from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.sources import lanes
 from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import CursorFile
+from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
 from penstock.disk.readysegment import ReadySegment
 from penstock.errors import StoreError
@@ -45,6 +46,14 @@ def _unless_gone(path: Path, flush: Callable[[], None]) -> None:
             raise
 
 
+def _datasync(files: Files, path: Path) -> None:
+    fd = files.open(path)
+    try:
+        files.datasync(fd)
+    finally:
+        files.close(fd)
+
+
 class Ticket:
     """An answer that waits for a flush."""
 
@@ -63,6 +72,7 @@ class _Work:
     def __init__(self) -> None:
         self.segments: list[ReadySegment] = []
         self.cursors: list[tuple[CursorFile, int]] = []  # with what is committed there
+        self.files: list[Path] = []  # what vouches for them: first
         self.folders: set[Path] = set()
         self.totals: list[tuple[Topic, int]] = []
 
@@ -85,8 +95,10 @@ class _Work:
     def run(self, folder: QueueFolder) -> None:
         """Flush all of it. StoreError."""
         many = len(self.segments) >= TOGETHER_MIN
-        if many and folder.flush_all(self.segments, (cursor.path for cursor, _ in self.cursors)):
+        if many and folder.flush_all(self.segments, [*self.files, *(cursor.path for cursor, _ in self.cursors)]):
             return
+        for path in self.files:
+            _unless_gone(path, partial(_datasync, folder.files, path))
         for segment in self.segments:
             segment.datasync()
         for cursor, _ in self.cursors:
@@ -116,6 +128,7 @@ class GroupFlush:
         self.done = 0  # every flush up to this number succeeded
         self.dirty_since = -1  # when the oldest byte came that no finished flush has taken
         self._dirty: dict[Topic, None] = {}
+        self._files: list[Path] = []
         self._running = False
         self._started = 0  # number of the last flush that was begun
         self._log: tuple[int, int] | None = None  # a flush that still waits for the log: (number, position)
@@ -130,6 +143,12 @@ class GroupFlush:
             if self.dirty_since < 0:
                 self.dirty_since = self._time.mono_ms
         topic.trim()
+
+    def note_file(self, path: Path, topic: Topic) -> None:
+        """The file says something of the topic that is to be durable with its messages. It may be replaced durably meanwhile."""
+        if path not in self._files:
+            self._files.append(path)
+        self.note(topic)
 
     def forget(self, topic: Topic) -> None:
         """The topic is deleted."""
@@ -197,6 +216,7 @@ class GroupFlush:
         for topic in self._dirty:
             work.take(topic, self._folder)
         self._dirty = {}
+        work.files, self._files = self._files, []
         began_ms = self._time.mono_ms
         self.wanted = False
         self._running = True

@@ -44,7 +44,8 @@ class QueueFolder:
         self.pool = Pool(self.queues, files)
         self._backends: dict[bytes, DiskQueue] = {}
         self._unflushed: set[Syncing] = set()  # those of which a thread is to flush what they hold
-        self._fd = -1  # of `queues/`, once a flush had many files
+        self._fd = -1  # of `queues/`, by which the system tells of writes that failed from then on
+        self._watching = False
         self._one_by_one_until_s = 0.0
 
     # -- ready queues and cursors --------------------------------------------------------------------------------
@@ -55,17 +56,19 @@ class QueueFolder:
 
     def topic_stream(self, name: bytes, floor: int) -> ReadyQueue:
         """The ready queue of a queue topic, opened: no new message gets an ordinal below any channel's place."""
-        stream = self._stream(self.queues / file_name(name), name)
-        stream.open(max([floor, *self._committed(name)]))
+        folder = self.queues / file_name(name)
+        names = self.files.names(folder)
+        stream = self._stream(folder, name)
+        stream.open(max([floor, *self._committed(folder, names)]), names)
+        self._watch()
         return stream
 
     def _stream(self, folder: Path, name: bytes, stamped: bool = False) -> ReadyQueue:
         return ReadyQueue(folder, file_name(name), self.config.queue_segment_bytes, self.pool, self.files, stamped)
 
-    def _committed(self, name: bytes) -> Iterator[int]:
-        """How far the channels of a topic have come."""
-        folder = self.queues / file_name(name)
-        for file in self.files.names(folder):
+    def _committed(self, folder: Path, names: Sequence[str]) -> Iterator[int]:
+        """How far the channels of a topic have come, by the files in its folder."""
+        for file in names:
             if file.endswith(".cursor"):
                 cursor = CursorFile(folder / file, self.files)
                 cursor.open(0)
@@ -85,17 +88,33 @@ class QueueFolder:
         """The folders that hold the name of a stream or cursor in this one."""
         return {folder, self.queues, self.root}
 
-    def flush_all(self, segments: Sequence[ReadySegment], cursors: Iterable[Path]) -> bool:
+    def watch(self) -> None:
+        """What former processes wrote is flushed: from now on be told of writes that fail, so that one flush may do for many
+        files.
+        """
+        self._watching = True
+        if self.queues.is_dir():
+            self._watch()
+
+    def _watch(self) -> None:
+        """Before a new topic's first write. Without it the first flush goes file by file, as after a start."""
+        if self._watching and self._fd < 0:
+            try:
+                self.files.make_folder(self.queues, durable=False)  # the first flush makes its name durable
+                self._fd = self.files.open(self.queues, writable=False)
+            except StoreError as error:
+                log.warning("%s is not watched for failed writes error=%s", self.queues, error)
+
+    def flush_all(self, segments: Sequence[ReadySegment], others: Iterable[Path]) -> bool:
         """Make these files durable, their names, too, by flushing the whole file system. False when that cannot be vouched for:
         then flush them one by one. For the thread that flushes.
         """
         files = self.files
-        if self._fd < 0:  # it is told of failures from now on only
-            self._fd = files.open(self.queues, writable=False)
+        if self._fd < 0:  # nobody is told of failures
             return False
         began_s = time.monotonic()
         devices = {files.device(self._fd), *(files.device(segment.fd) for segment in segments)}
-        devices |= {files.device(path) for path in cursors} - {None}
+        devices |= {files.device(path) for path in others} - {None}
         try:
             if began_s < self._one_by_one_until_s or len(devices) != 1 or not files.sync_all(self._fd):
                 return False

@@ -136,6 +136,7 @@ class Queueing:
         self.strays.find(self.topics)
         if not clean:
             self.flush.flush_again(list(self.topics.values()))
+        self.folder.watch()
         try:
             if self.topics:
                 registry.table.all_changed()

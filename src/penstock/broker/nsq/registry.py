@@ -9,7 +9,7 @@ from typing import Protocol
 
 from penstock.broker.acknowledged import Acknowledged
 from penstock.broker.core import Core
-from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVEL_PAIR, LEVELS
+from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVEL_OS, LEVEL_PAIR, LEVELS
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.folder import QueueFolder
@@ -85,7 +85,7 @@ class Registry:
         ]
         self._claims = claims
         self._turns = turns
-        self.mark_topic = turns.mark_topic
+        self.marks = turns.topics
         self._flush = flush
         self._moving = moving
         self._owner = owner
@@ -126,10 +126,11 @@ class Registry:
 
     # -- coming --------------------------------------------------------------------------------------------------
 
-    def topic(self, name: bytes, level: str | None = None, *, queue: bool = False) -> Topic:
+    def topic(self, name: bytes, level: str | None = None, *, queue: bool = False, hasty: bool = False) -> Topic:
         """The topic of that name, made when it is new, at this level or what the rules say. Refused E_BAD_TOPIC.
 
         Where slaves may follow it becomes a log topic, so that they have it, unless a rule says otherwise, or `queue`.
+        `hasty`: for a message, so that at level `os` a power cut may take it as it may take the message.
         """
         if self._core.store.following:
             raise Refused(SLAVE, nsq="E_INVALID", http=503)
@@ -165,7 +166,11 @@ class Registry:
             self._core.files.demand_descriptors()
             topic = self.make(name, number, 0)
             self.changed(topic, not topic.ephemeral)
-            self.write_table()
+            if hasty and topic.level == LEVEL_OS:
+                self.table.write(self.topics, name)
+                self._flush.note_file(self.table.path, topic)
+            else:
+                self.write_table()
         except StoreError as error:  # a message in a topic that a restart forgets would be lost with it
             if topic is not None:
                 self.delete(topic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES
@@ -41,6 +42,11 @@ class Table:
         self._closing = False
         self.restless = True  # `save_changed` has something to do, now or in ten seconds
 
+    @property
+    def path(self) -> Path:
+        """The file that says what changed since the table was written."""
+        return self._file.path
+
     def changed(self, name: bytes, stored: bool) -> None:
         """A topic, or a channel of it, came, went or was changed; `stored`: the table must say so."""
         self._rows.pop(name, None)
@@ -67,11 +73,14 @@ class Table:
                 log.error("nsqd.dat not written, tried again every second error=%s", error)
         self.restless = bool(self._whole or self._names or self._file.lines)
 
-    def write(self, topics: Mapping[bytes, Topic]) -> None:
-        """What changed goes to disk, before anybody is told of it. StoreError; the next call tries again."""
+    def write(self, topics: Mapping[bytes, Topic], hasty: bytes = b"") -> None:
+        """What changed goes to disk, before anybody is told of it. StoreError; the next call tries again. `hasty`: if nothing has
+        changed but the topic of this name, the system has it, and the caller flushes `path`.
+        """
         if not (self._whole or self._names):
             return
-        if self._whole or not self._file.ready or not self._noted(topics):
+        durable = self._names.keys() != {hasty}
+        if self._whole or not self._file.ready or not self._noted(topics, durable):
             self._whole = True  # until it is done
             kept = [topic for topic in topics.values() if not topic.ephemeral]
             rows = [self._rows.get(topic.name) or self._row(topic) for topic in kept]
@@ -80,7 +89,7 @@ class Table:
             self._whole = False
         self._names.clear()
 
-    def _noted(self, topics: Mapping[bytes, Topic]) -> bool:
+    def _noted(self, topics: Mapping[bytes, Topic], durable: bool) -> bool:
         """Note what changed beside the table; False when the table must be written whole. StoreError."""
         noted: list[dict[str, object]] = []
         for name in self._names.keys() | self._unkept:
@@ -91,10 +100,11 @@ class Table:
             elif topic.level != LEVEL_MEMORY and not self._ours:
                 return False  # nsqd must not open it from now on
             else:
-                self._row(topic)
-                noted.append(fields(self.entry(topic)))
+                entry = self.entry(topic)
+                self._keep_row(topic, entry)
+                noted.append(fields(entry))
         self._whole = True  # a change that was refused must not stay there
-        self._file.add(noted)
+        self._file.add(noted, durable)
         self._whole = self._file.full
         return True
 
@@ -105,8 +115,12 @@ class Table:
         self._file.release()
 
     def _row(self, topic: Topic) -> bytes:
-        """A topic in the table. It is kept, unless it says what changes with every message."""
-        made = row(self.entry(topic))
+        """A topic in the table."""
+        return self._keep_row(topic, self.entry(topic))
+
+    def _keep_row(self, topic: Topic, entry: TopicEntry) -> bytes:
+        """The row of this entry. It is kept, unless it says what changes with every message."""
+        made = row(entry)
         if isinstance(topic, QueueTopic) and (topic.paused or topic.passing):
             self._unkept.add(topic.name)
         else:

@@ -13,12 +13,15 @@ cdef class Topic:
     cdef public object registry
     cdef public long long level, message_count, message_bytes
     cdef public bint ephemeral, paused, open, marked
+    cdef list _marks
     cdef public dict channels
 
     cpdef int ready(self, long long size, long long count, bint gathers=*) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
     cpdef put_bytes(self, long long now_ns, bytes body, long long more)
     cpdef int placed(self) except -1
+    @cython.locals(channel=Channel)
+    cpdef pump(self, long long mono_ms)
     cpdef int mark(self) except -1
     cpdef int trim(self) except -1
 

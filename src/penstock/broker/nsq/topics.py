@@ -62,8 +62,9 @@ class TopicRegistry(Protocol):
     def mono_ms(self) -> int:
         """The time of this turn."""
 
-    def mark_topic(self, topic: Topic) -> None:
-        """Look at its channels when the turn ends."""
+    @property
+    def marks(self) -> list[Topic]:
+        """The topics whose channels are looked at when the turn ends; each puts itself there, once."""
 
     def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
         """It or a channel of it came, went, or was paused."""
@@ -106,6 +107,7 @@ class Topic:
         self.name = name
         self.level = level
         self.registry = registry
+        self._marks = registry.marks
         self.ephemeral = name.endswith(EPHEMERAL)
         self.paused = False
         self.open = True
@@ -147,7 +149,7 @@ class Topic:
         """The channels have something to look at when the turn ends."""
         if not self.marked:
             self.marked = True
-            self.registry.mark_topic(self)
+            self._marks.append(self)
         return 0
 
     def count(self, size: int) -> None:

@@ -6,11 +6,11 @@ from penstock.delivery.channel cimport Channel
 
 @cython.final
 cdef class Turns:
-    cdef list _topics, _channels, _timers
+    cdef readonly list topics
+    cdef list _channels, _timers
     cdef dict _timed, _timer_of
     cdef long long _number
 
-    cpdef mark_topic(self, Topic topic)
     cpdef list take_topics(self)
     cpdef list take_channels(self)
     cpdef bint published(self)

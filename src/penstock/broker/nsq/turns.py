@@ -20,16 +20,12 @@ class Turns:
     """The marks of this turn, and the timers of the channels (monotonic ms)."""
 
     def __init__(self) -> None:
-        self._topics: list[Topic] = []
+        self.topics: list[Topic] = []  # those that have marked themselves
         self._channels: list[Channel] = []
         self._timers: list[tuple[int, int]] = []  # (due ms, number)
         self._timed: dict[int, Channel] = {}  # number → whose
         self._timer_of: dict[Channel, int] = {}
         self._number = 0
-
-    def mark_topic(self, topic: Topic) -> None:
-        """Look at a topic's channels when the turn ends. The topic marks itself, once."""
-        self._topics.append(topic)
 
     def mark_channel(self, channel: Channel) -> None:
         """Look at a channel when the turn ends."""
@@ -38,7 +34,8 @@ class Turns:
 
     def take_topics(self) -> list[Topic]:
         """The topics that are marked."""
-        topics, self._topics = self._topics, []
+        topics = self.topics[:]
+        self.topics.clear()
         return topics
 
     def take_channels(self) -> list[Channel]:
@@ -48,11 +45,11 @@ class Turns:
 
     def published(self) -> bool:
         """Whether a topic has something new."""
-        return bool(self._topics)
+        return bool(self.topics)
 
     def marked(self) -> bool:
         """Whether something is."""
-        return bool(self._topics or self._channels)
+        return bool(self.topics or self._channels)
 
     # -- timers --------------------------------------------------------------------------------------------------
 

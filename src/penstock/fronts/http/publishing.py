@@ -56,12 +56,12 @@ class Publishing:
                 if not body:
                     return error(400, "MSG_EMPTY")
                 arguments = parse_query(query)
-                topic = self.topic_to_write(arguments)
+                topic = self.topic_to_write(arguments, hasty=True)
                 defer_ms = self._defer_ms(arguments)
                 bodies = [body]
             else:
                 arguments = parse_query(query)
-                topic = self.topic_to_write(arguments)
+                topic = self.topic_to_write(arguments, hasty=True)
                 defer_ms = self._defer_ms(arguments)
                 binary = arguments.get("binary")
                 bodies = self._binary(body) if binary is not None and TRUTHS.get(binary, True) else self._lines(body)
@@ -76,15 +76,15 @@ class Publishing:
             return EXITING
         return OK if ticket is None else ticket
 
-    def topic_to_write(self, arguments: dict[str, str]) -> Topic:
-        """The topic that the arguments name, made if need be. Refused."""
+    def topic_to_write(self, arguments: dict[str, str], hasty: bool = False) -> Topic:
+        """The topic that the arguments name, made if need be; `hasty`: for a message. Refused."""
         if "topic" not in arguments:
             raise refuse(400, "MISSING_ARG_TOPIC")
         name = arguments["topic"]
         if not valid_name(name):
             raise refuse(400, "INVALID_TOPIC")
         try:
-            return self.broker.queueing.topic(name.encode())
+            return self.broker.queueing.topic(name.encode(), hasty=hasty)
         except Refused as refused:
             log.warning("no such topic to write topic=%s reason=%s", name, refused)
             raise refuse(*((503, "EXITING") if refused.http >= 500 else (400, "INVALID_TOPIC"))) from None

@@ -213,7 +213,7 @@ def _dpub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.check_right(b"publish", words[1], b"", b"DPUB")
     queueing = session.queueing
     try:
-        topic = queueing.topic(words[1])
+        topic = queueing.topic(words[1], hasty=True)
         ticket = queueing.publish(topic, [body], digits(words[2]))
     except Refused as refused:
         code = refused.nsq.replace("E_PUB_", "E_DPUB_").encode()

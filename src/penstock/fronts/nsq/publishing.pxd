@@ -5,19 +5,28 @@ from penstock.fronts.nsq.connection cimport NsqConnection
 from penstock.fronts.nsq.shared cimport Shared
 
 
+@cython.final
+cdef class Seat:
+    cdef readonly bytes name
+    cdef const unsigned char *name_at
+    cdef readonly Topic topic
+    cdef readonly long long count
+
+    cpdef name_topic(self, Topic topic)
+    cdef void add(self, long long count) noexcept
+
+
 cdef class Publisher:
     cdef Shared shared
     cdef public object queueing
     cdef public Topic topic
-    cdef public bytes topic_name
-    cdef unsigned char *topic_at
-    cdef public long long count
-    cdef public dict counts, topics
-    cdef set allowed
+    cdef public Seat seat
+    cdef public dict counts
+    cdef dict _seats
 
-    @cython.locals(stop=cython.longlong, topic=Topic, name=bytes)
+    @cython.locals(stop=cython.longlong, topic=Topic, name=bytes, seat=Seat)
     cdef long long _topic_of(self, NsqConnection asker, long long pos, long long last, bytes verb) except -2
-    cdef _take(self, Topic topic, bytes name)
+    cdef Seat _seat_of(self, bytes name)
     cpdef settle_counts(self)
     @cython.locals(base=cython.p_uchar, size=cython.longlong, at=cython.longlong, begin=cython.longlong, answer=cython.int, topic=Topic)
     cdef long long pub(self, NsqConnection asker, long long pos, long long last, long long body, long long total) except -2

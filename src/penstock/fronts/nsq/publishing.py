@@ -1,7 +1,7 @@
 """PUB and MPUB: from the bytes of a command to a record in a ready queue, without an object for a message.
 
-The topic of the last publish is kept: the next is nearly always of the same. Of other topics the connection keeps the names
-that it may publish to.
+The topic of the last publish is kept: the next is nearly always of the same. Of the others the connection keeps a seat, so that
+one look-up is enough for who publishes to many in turn.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -13,7 +13,6 @@ from penstock.broker.nsq.names import printable, valid_nsq_name
 from penstock.broker.nsq.queueing import Queueing
 from penstock.errors import Refused, StoreError
 from penstock.fronts.nsq.connection import Failed
-from penstock.wire.nsq import MAGIC
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -29,6 +28,24 @@ else:
     from penstock.octets import address, be32, find, same, ube32
 
 
+class Seat:
+    """A topic that the connection publishes to, as it named it, and how many messages that were."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.name_at: memoryview = address(name)
+        self.topic: Topic | None = None  # None where it must be asked for, and whether it may be published to
+        self.count = 0
+
+    def name_topic(self, topic: Topic | None) -> None:
+        """The name stands for this topic, which may be published to."""
+        self.topic = topic
+
+    def add(self, count: int) -> None:
+        """So many messages more."""
+        self.count += count
+
+
 class Publisher:
     """What one connection publishes. `pub` and `mpub` give where the next command begins, or -1 when the body is not
     there yet.
@@ -38,12 +55,9 @@ class Publisher:
         self.shared = shared
         self.queueing: Queueing = shared.queueing
         self.topic: Topic | None = None  # the one last published to
-        self.topic_name = b""
-        self.topic_at: memoryview = address(MAGIC)
-        self.count = 0  # to that topic, not yet in `counts`
-        self.counts: dict[bytes, int] = {}
-        self.topics: dict[bytes, Topic] = self.queueing.topics
-        self.allowed: set[bytes] = set()  # names that were published to, with the right to
+        self.seat = Seat(b"")  # its
+        self.counts: dict[bytes, int] = {}  # by topic, as of `settle_counts`
+        self._seats: dict[bytes, Seat] = {}
 
     def _topic_of(self, asker: NsqConnection, pos: int, last: int, verb: bytes) -> int:
         """Let `topic` be the one named in [pos, last); 0, or -1 after an error was sent."""
@@ -54,22 +68,23 @@ class Publisher:
         if (
             topic is not None
             and topic.open
-            and stop - pos == len(self.topic_name)
-            and same(asker.base, pos, self.topic_at, 0, stop - pos)
+            and stop - pos == len(self.seat.name)
+            and same(asker.base, pos, self.seat.name_at, 0, stop - pos)
         ):
             return 0
         name = asker.cut(pos, stop)
-        topic = self.topics.get(name) if name in self.allowed else None
-        if topic is None:
+        seat = self._seats.get(name)
+        if seat is None or seat.topic is None or not seat.topic.open:
             return self._new_topic(asker, name, verb)
-        self.settle_counts()
-        self._take(topic, name)
+        self.topic = seat.topic
+        self.seat = seat
         return 0
 
-    def _take(self, topic: Topic, name: bytes) -> None:
-        self.topic = topic
-        self.topic_name = name
-        self.topic_at = address(name)
+    def _seat_of(self, name: bytes) -> Seat:
+        seat = self._seats.get(name)
+        if seat is None:
+            seat = self._seats[name] = Seat(name)
+        return seat
 
     def _new_topic(self, asker: NsqConnection, name: bytes, verb: bytes) -> int:
         if asker.tls_needed:
@@ -79,11 +94,10 @@ class Publisher:
             doubled = b"E_BAD_TOPIC " if verb == b"MPUB" else b""
             asker.fail(b'E_BAD_TOPIC %s%s topic name "%s" is not valid' % (doubled, verb, printable(name).encode()))
             return -1
-        self.settle_counts()
         self.topic = None
         try:
             asker.check_right(b"publish", name, b"", verb)
-            self.topic = self.queueing.topic(name)
+            topic = self.queueing.topic(name, hasty=True)
         except Failed as failed:
             asker.fail(failed.text)
             return -1
@@ -93,32 +107,30 @@ class Publisher:
         except StoreError as error:
             asker.fail(b"E_PUB_FAILED %s failed %s" % (verb, str(error).encode()))
             return -1
-        self._take(self.topic, name)
-        self.allowed.add(name)
+        seat = self._seat_of(name)
+        seat.name_topic(topic)
+        self.topic, self.seat = topic, seat
         self.queueing.producers.add(asker)
         return 0
 
     def forget(self) -> None:
         """Rights have changed: the topic of the next publish is looked at anew."""
-        self.settle_counts()
         self.topic = None
-        self.allowed.clear()
+        for seat in self._seats.values():
+            seat.name_topic(None)
 
     def settle_counts(self) -> None:
         """Bring `counts` up to date."""
-        if self.count and self.topic_name:
-            self.counts[self.topic_name] = self.counts.get(self.topic_name, 0) + self.count
-        self.count = 0
+        self.counts = {name: seat.count for name, seat in self._seats.items() if seat.count}
 
     def count_one(self, name: bytes) -> None:
         """A message was published in another way."""
-        self.settle_counts()
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self._seat_of(name).add(1)
 
     def _may(self, asker: NsqConnection, verb: bytes) -> bool:
         """Where rights are asked for: they may have run out since the topic was named."""
         try:
-            asker.check_right(b"publish", self.topic_name, b"", verb)
+            asker.check_right(b"publish", self.seat.name, b"", verb)
         except Failed as failed:
             asker.fail(failed.text)
             return False
@@ -154,7 +166,7 @@ class Publisher:
         except (StoreError, Refused) as error:
             asker.fail(b"E_PUB_FAILED PUB failed " + str(error).encode())
             return at + size
-        self.count += 1
+        self.seat.add(1)
         self._ok(asker, topic, b"PUB")
         return at + size
 
@@ -238,7 +250,7 @@ class Publisher:
         except (StoreError, Refused) as error:
             asker.fail(b"E_MPUB_FAILED MPUB failed " + str(error).encode())
             return end
-        self.count += count
+        self.seat.add(count)
         self._ok(asker, topic, b"MPUB")
         return end
 
