@@ -37,7 +37,6 @@ BLOCK_BYTES = 232 << 10  # of records in one DATA: with its sums it fits a read
 GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
-OFFSETS_MS = 1_000
 
 
 class MasterSession(HaSession):
@@ -59,7 +58,6 @@ class MasterSession(HaSession):
         self._said_in_sync = False
         self._hurried = False
         self._sent_ms = -PACE_MS
-        self._offsets_ms = 0
         self.bare: RocketmqSlave | None = None  # it speaks RocketMQ's protocol
 
     def feed(self, owner: bytearray, total: int) -> int:
@@ -220,10 +218,8 @@ class MasterSession(HaSession):
         heir = self.front.mastership.heir is member
         for kind, body in self.channels.news(mono_ms, feeder.position, heir):
             self.say(ha.meta(epoch, kind, 0, body))
-        if mono_ms >= self._offsets_ms:
-            self._offsets_ms = mono_ms + OFFSETS_MS
-            for body in self.tables.offsets():
-                self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        for body in self.tables.offsets(mono_ms, feeder.position, heir):
+            self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
         if self.sender is not None:
             self.sender.turn(epoch, mono_ms, end)
             member.note_staged(self.sender.lacks, self.sender.failed)
