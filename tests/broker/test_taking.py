@@ -167,6 +167,34 @@ def test_where_a_topic_was_purged_is_taken_though_the_log_is_behind(pair: tuple[
     assert slave.topics.by_name[b"orders"].queues[1].min_offset == 0
 
 
+def test_a_purge_of_what_never_came_hides_nothing_at_the_slave_that_becomes_the_master(tmp_path: Path) -> None:
+    master, slave = opened(tmp_path / "a"), opened(tmp_path / "b", role="slave")
+
+    def store(broker: Broker, count: int) -> None:
+        topic = broker.topics.by_name[b"orders"]
+        for _ in range(count):
+            broker.put(topic, 0, b"x", {}, born_host=broker.store_host, born_ms=1)
+
+    master.topics.create(b"orders", 1, 1)
+    store(master, 10)
+    master.topics.purge(master.topics.by_name[b"orders"], {0: 10}, 7)
+    tell(Tables(master), slave)
+    for broker in (master, slave):
+        broker.save_tables()
+        broker.close()
+    promoted = opened(tmp_path / "b")
+    store(promoted, 5)
+    promoted.close()
+    again = opened(tmp_path / "b")
+    queue = again.topics.by_name[b"orders"].queues[0]
+    assert (queue.min_offset, queue.max_offset) == (0, 5)
+    again.close()
+    kept = opened(tmp_path / "a")  # where the log has it, the purge holds
+    queue = kept.topics.by_name[b"orders"].queues[0]
+    assert (queue.min_offset, queue.max_offset) == (10, 10)
+    kept.close()
+
+
 YEARS_MS = 10 * 365 * 86_400_000
 
 
