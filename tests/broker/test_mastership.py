@@ -149,6 +149,19 @@ def test_a_place_that_is_given_is_not_taken_back(master: Node) -> None:
     assert master.again == ["the heir has not answered"]
 
 
+def test_a_place_that_was_lost_while_it_was_to_be_given_away_is_not_kept(master: Node) -> None:
+    """The lease ended: what closes the connections, the heir's too, must not open the log again."""
+    heir = member(master)
+    assert master.send() == 0
+    master.mastership.switch("other")
+    master.broker.store.follow(True)
+    master.broker.copies.lead(False)
+    master.broker.copies.leave(heir)
+    assert not master.step()
+    assert master.mastership.heir is None
+    assert master.send() != 0
+
+
 def test_who_is_no_heir(master: Node) -> None:
     with pytest.raises(Refused, match="no slave is in sync"):
         master.mastership.switch("")

@@ -263,10 +263,11 @@ class Mastership:
         return True
 
     def keep(self, why: str) -> None:
-        """The place is not given away after all."""
-        log.error("the place of the master is kept reason=%s", why)
+        """The place is not given away after all. Where it was lost meanwhile (the lease is over), nothing is appended any more."""
         self.heir, self.given = None, False
-        self._store.follow(False)
+        if self._copies.leads:
+            log.error("the place of the master is kept reason=%s", why)
+            self._store.follow(False)
 
     def taken(self) -> None:
         """The heir is the master."""
