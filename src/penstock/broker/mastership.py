@@ -263,7 +263,7 @@ class Mastership:
         return True
 
     def keep(self, why: str) -> None:
-        """The place is not given away after all. Where it was lost meanwhile (the lease is over), nothing is appended any more."""
+        """The place is not given away after all; one that was lost meanwhile, with the lease, stays lost."""
         self.heir, self.given = None, False
         if self._copies.leads:
             log.error("the place of the master is kept reason=%s", why)
