@@ -103,6 +103,21 @@ def test_a_slave_by_hand(master: Broker) -> None:
     eventually(lambda: not master.call(lambda server: server.broker.copies.available))
 
 
+def test_a_disk_that_takes_no_note_silences_nobody(tmp_path: Path, secret: str) -> None:
+    """A slave that hears nothing goes after ten seconds, and one that is not heard is out of sync after three."""
+    (tmp_path / "a" / "ha" / "confirmed").mkdir(parents=True)
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as master:
+        fill(master, 1)
+        peer = opened(master, hello())
+        kinds = []
+        while ha.BEAT not in kinds:
+            head, body = peer.frame() or pytest.fail("closed")
+            kinds.append(head.kind)
+            if head.kind == ha.ACCEPT:
+                peer.send(ha.start(head.epoch, ha.read_accept(body, head.entries).cut_to))
+        peer.close()
+
+
 def no_data(peer: Peer) -> None:
     """The connection ends without a byte of the log."""
     while (found := peer.frame()) is not None:

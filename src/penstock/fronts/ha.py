@@ -512,10 +512,21 @@ class HaFront(Front):
             return self._term.until_ms if self._term is not None else None
         if mono_ms >= self._due_ms:
             self._due_ms = mono_ms + BEAT_MS
-            if self.broker.copies.following:
-                used, size = self.broker.files.usage(self.broker.folder)
-                self.free_bytes = size - used
-            self.replica.keep_confirmed(self.broker.copies.confirmed)
+            self._look_at_disk(mono_ms)
             for session in list(self.sessions):
                 session.look(mono_ms)
         return self._due_ms
+
+    def _look_at_disk(self, mono_ms: int) -> None:
+        """How much room there is, and note what is confirmed. A disk that does not let us is no reason to fall silent: a slave
+        would go, or be taken out of the set, that has all there is.
+        """
+        broker = self.broker
+        try:
+            if broker.copies.following:
+                used, size = broker.files.usage(broker.folder)
+                self.free_bytes = size - used
+            self.replica.keep_confirmed(broker.copies.confirmed)
+        except StoreError as error:
+            if self.told.is_news("confirmed", mono_ms):
+                log.error("not noted what is confirmed, tried again error=%s", error)
