@@ -173,7 +173,7 @@ class Node:
         leads = ha.replica.led
         if config.role == "master":
             self.watch = Watch(owner, ha, registration)  # type: ignore[arg-type]
-            if not asyncio.run(self.watch.superseded()):
+            if not asyncio.run(self.watch.superseded()) and ha.newer is None:
                 lead(ha, lossy=recovery.power_cut)
                 owner.leads(self, fresh=not leads or recovery.power_cut)
         self.listening = not self.again

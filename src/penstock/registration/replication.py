@@ -12,7 +12,7 @@ from ssl import SSLContext
 from penstock.broker.broker import Broker
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
-from penstock.errors import ConfigError, Refused
+from penstock.errors import ConfigError, Refused, StoreError
 from penstock.fronts.bare import admitted
 from penstock.fronts.ha import HaFront
 from penstock.net import Net, Session
@@ -112,7 +112,7 @@ async def begin(net: Net, front: HaFront, registration: Registration, *, lossy: 
     if front.broker.config.role == "slave":
         return asyncio.create_task(MasterLink(net, front, registration).run())
     watch = Watch(net, front, registration)
-    if not await watch.superseded():
+    if not await watch.superseded() and front.newer is None:
         lead(front, lossy=lossy)
     return asyncio.create_task(watch.run())
 
@@ -132,16 +132,20 @@ class Watch:
         self._named = ha_address
 
     async def superseded(self) -> bool:
-        """Ask all; whether there was a newer master: then this node starts anew."""
+        """Ask all; whether there was a newer master: then this node starts anew. Where it cannot write down that it is a slave
+        now, it is the master no more all the same, and tries again.
+        """
         front = self._front
         addresses = {*front.replica.peers.values(), self._named} - {"", front.ha_address}
         await asyncio.gather(*(self._ask(address) for address in addresses))
         if front.newer is None:
             return False
+        front.retire()
         try:
             front.mastership.superseded(*front.newer)
-        except Refused as error:
-            log.error("a newer master is not followed error=%s", error)
+        except (Refused, StoreError) as error:
+            if front.told.is_news("superseded", front.broker.mono_ms):
+                log.error("there is a newer master, and this node cannot become its slave yet error=%s", error)
             return False
         return True
 
