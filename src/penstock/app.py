@@ -364,6 +364,7 @@ class Server:
             task = await begin(net, front, registration, lossy=self.recovery.power_cut)
         if self.announcer is not None and broker.config.role != "slave":
             self.announcer.lead(front.replica.set_id.hex(), front.replica.epoch)
+        task.add_done_callback(partial(_demand_no_error, self._stop))
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name, **self._ha_door)
@@ -513,6 +514,14 @@ def _election(config: BrokerConfig, clock: Clock) -> Election:
 async def _leave_engine(election: Election, again: Callable[[], bool], *error: object) -> None:
     if not again() or error[0] is not None:  # it goes on with the server that takes this one's place, if there is one
         await election.close()
+
+
+def _demand_no_error(stop: Callable[[str], None], task: asyncio.Task[None]) -> None:
+    """A node that nobody tells any more who is the master, or that tells nobody, must not stay as it is: it starts again."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.error("what follows, leads or stands for it has ended", exc_info=error)
+        stop(f"replication ended: {error!r}")
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

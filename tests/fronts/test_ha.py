@@ -365,20 +365,22 @@ def test_a_former_master_that_cannot_write_down_that_it_is_a_slave_takes_nothing
     def in_place(server: Server) -> bool:
         return server.broker is not None and not server.broker.store.following
 
-    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as old:
-        with slave_of(tmp_path, old.addresses["ha"], secret, ha_port=0) as heir:
-            fill(old, 5)
-            eventually(lambda: old.call(lambda server: server.broker.copies.available))
-            old.stop()
-            heir.call(lambda server: server.broker.mastership.promote(accept_loss=True))
-            eventually(lambda: heir.call(in_place))
-            odd = tmp_path / "a" / "ha" / "replica.json.tmp"
-            odd.mkdir()
-            old.start()
-            assert old.call(lambda server: front_of_server(server).newer is not None)
-            assert not old.call(in_place)
-            odd.rmdir()
-            eventually(lambda: old.call(lambda server: server.broker.copies.following))
+    with (
+        Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as old,
+        slave_of(tmp_path, old.addresses["ha"], secret, ha_port=0) as heir,
+    ):
+        fill(old, 5)
+        eventually(lambda: old.call(lambda server: server.broker.copies.available))
+        old.stop()
+        heir.call(lambda server: server.broker.mastership.promote(accept_loss=True))
+        eventually(lambda: heir.call(in_place))
+        odd = tmp_path / "a" / "ha" / "replica.json.tmp"
+        odd.mkdir()
+        old.start()
+        assert old.call(lambda server: front_of_server(server).newer is not None)
+        assert not old.call(in_place)
+        odd.rmdir()
+        eventually(lambda: old.call(lambda server: server.broker.copies.following))
 
 
 def test_a_node_that_names_anybody_is_believed_once(tmp_path: Path, secret: str) -> None:

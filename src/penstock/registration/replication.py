@@ -157,7 +157,7 @@ class Watch:
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask, context)
                 while connection.transport is not None:
                     await asyncio.sleep(ASK_S / 100)
-        except (OSError, ValueError, TimeoutError, ConfigError):
+        except (OSError, ValueError, OverflowError, TimeoutError, ConfigError):
             return  # it is away: nobody to follow
 
     async def run(self) -> None:
@@ -235,7 +235,7 @@ class MasterLink:
             pause_s = RECONNECT_S / 4 if self._by_engine else RECONNECT_S
             try:
                 pause_s = self._look_back(address, await self._stay(address), pause_s)
-            except (OSError, ValueError, ConfigError) as error:
+            except (OSError, ValueError, OverflowError, ConfigError) as error:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address
