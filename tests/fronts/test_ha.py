@@ -170,6 +170,51 @@ def test_who_is_refused(master: Broker, changes: dict[str, object], reason: int)
     no_data(peer)
 
 
+def following(master: Broker, store_id: bytes = b"i" * 16) -> Peer:
+    """A slave by hand that has acknowledged the whole log."""
+    peer = opened(master, hello(store_id=store_id))
+    head, body = peer.frame() or pytest.fail("closed")
+    assert head.kind == ha.ACCEPT
+    told = ha.read_accept(body, head.entries)
+    peer.send(ha.start(head.epoch, told.cut_to))
+    at = told.cut_to
+    while at < told.written:
+        head, body = peer.frame() or pytest.fail("closed")
+        if head.kind == ha.DATA:
+            at += len(body) - 40 - 8 * head.entries
+    peer.send(ha.ack(head.epoch, ha.Ack(at, at, at, 1 << 30)))
+    return peer
+
+
+def says_in_sync(peer: Peer, wanted: bool) -> None:
+    while True:
+        head, _ = peer.frame() or pytest.fail("closed")
+        if head.kind == ha.BEAT and bool(head.flags & ha.IN_SYNC) == wanted:
+            return
+
+
+def test_two_machines_of_one_name_are_not_one_slave(master: Broker) -> None:
+    """The one that the master does not count would believe that it has all that was acknowledged."""
+    fill(master, 5)
+    first = following(master)
+    says_in_sync(first, True)
+    other = opened(master, hello(store_id=b"o" * 16))
+    head, body = other.frame() or pytest.fail("closed")
+    assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.WRONG_SET)
+    assert "set `node`" in ha.read_refuse(body)[1]
+    no_data(other)
+    asks = opened(master, hello(store_id=b"o" * 16, about={"node": "peer", "asks": True}))
+    assert (asks.frame() or pytest.fail("closed"))[0].kind == ha.ACCEPT
+    asks.close()
+    again = following(master)  # the same store: its former connection may be dead, and nobody has noticed
+    says_in_sync(again, True)
+    says_in_sync(first, False)
+    first.close()
+    again.close()
+    eventually(lambda: not master.call(lambda server: server.broker.copies.members))
+    following(master, b"o" * 16).close()
+
+
 def test_a_slave_that_has_more_than_the_master_is_told_how_much_is_shared(master: Broker) -> None:
     fill(master, 5)
     replica = front_of(master).replica
