@@ -110,9 +110,12 @@ class Server:
             self._over.set()
 
     def anew(self) -> Server:
-        """One that takes this one's place, once it is closed."""
+        """One that takes this one's place, once it is closed. What was changed since the start stays so."""
         ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
         broker, registry = _with_ports(self._broker_config, ports), _with_ports(self._registry_config, ports)
+        if broker is not None and self.broker is not None:
+            changed = {name: value for name, value in self.broker.core.changed.items() if name != "broker_id"}
+            broker = replace(broker, **changed)  # type: ignore[arg-type]
         return Server(broker, registry, files=self._files, clock=self._clock, election=self._election)
 
     async def run_until(self, stop: asyncio.Event) -> None:

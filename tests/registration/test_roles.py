@@ -23,7 +23,9 @@ from penstock.disk.files import Files
 from penstock.errors import PenstockError
 from penstock.log.cutting import cut_tails
 from penstock.log.epochs import EpochFile
+from penstock.wire.codes import RequestCode
 from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand, encode
 from ports import free_port
 from silence import silent
 
@@ -135,6 +137,32 @@ def test_master_and_slave_change_places_and_back(pair: Pair) -> None:
     pair.b.start()  # the role outlives the process, whatever the settings say
     pair.a.start()
     pair.in_sync("b", "a")
+
+
+def test_settings_that_were_taken_anew_outlive_a_change_of_role(tmp_path: Path) -> None:
+    """Else the node would go on with those of its start: delete what was to be kept longer, say."""
+    pair = Pair(tmp_path)
+    file = tmp_path / "p.toml"
+    file.write_text("[broker]\nfile_reserved_time_hours = 5\n")
+    for node in (pair.a, pair.b):
+        node.words += ["--config", str(file)]
+    try:
+        pair.start()
+        file.write_text("[broker]\nfile_reserved_time_hours = 500\nchannel_window = 5\n")
+        with penstock.Admin(pair.name_server) as admin:
+            told = {(row["setting"], row["to"], row["effect"]) for row in admin.reload_config()}
+            assert told == {("broker.file_reserved_time_hours", 500, "now"), ("broker.channel_window", 5, "restart")}
+            assert pair.ha("switch", "--to", "b").returncode == 0
+            pair.in_sync("b", "a")
+            (members,) = admin.cluster_info().brokers.values()
+            for address in members.values():
+                peer = RawPeer(address)
+                peer.write(encode(RemotingCommand(RequestCode.GET_BROKER_CONFIG)))
+                assert b"fileReservedTime=500\n" in peer.read().body
+                peer.close()
+            assert admin.reload_config() == []  # told once
+    finally:
+        pair.stop()
 
 
 def diverge(tmp_path: Path, **settings: object) -> tuple[Pair, set[bytes]]:
