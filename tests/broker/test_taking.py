@@ -64,6 +64,26 @@ def test_topics_groups_and_offsets_become_the_masters(pair: tuple[Broker, Broker
     assert b"orders" not in slave.topics.by_name
 
 
+def test_what_a_group_may_not_read_it_may_not_read_at_a_slave_either(pair: tuple[Broker, Broker]) -> None:
+    master, slave = pair
+    tables = Tables(master)
+    master.groups.update({"groupName": "readers"}, 1)
+    for topic in ("secrets", "more"):
+        master.groups.forbid("readers", topic, True, 2)
+    slave.groups.update({"groupName": "readers"}, 1)
+    slave.groups.forbid("readers", "orders", True, 1)
+    assert tell(tables, slave) == 1
+    assert slave.groups.by_name["readers"].forbidden == {"secrets", "more"}
+    assert slave.groups.dirty
+    version = dict(slave.groups.version)
+    master.groups.update({"groupName": "another"}, 3)
+    tell(tables, slave)
+    assert slave.groups.version["counter"] == version["counter"] + 1  # the other group
+    master.groups.forbid("readers", "more", False, 4)
+    tell(tables, slave)
+    assert slave.groups.by_name["readers"].forbidden == {"secrets"}
+
+
 def test_offsets_are_told_behind_the_log_that_they_were_made_with(pair: tuple[Broker, Broker]) -> None:
     """A group goes on behind what it gave back: a slave that has not got the copy yet must not know."""
     master, slave = pair

@@ -23,6 +23,7 @@ from penstock.errors import ConfigError, Refused, WireError
 from penstock.log import epochs
 from penstock.log.store import LogStore
 from penstock.wire import fastjson, ha
+from penstock.wire.codes import PERM_READ
 from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.broker")
@@ -182,13 +183,18 @@ class Taking:
     def take_groups(self, told: dict[str, object]) -> None:
         """These groups, and no others."""
         groups, now_ms = self._broker.groups, self._broker.now_ms
-        table = shapes.entries(shapes.entries(told, "groups"), "subscriptionGroupTable")
+        tables = shapes.entries(told, "groups")
+        table, bans = (shapes.entries(tables, name) for name in ("subscriptionGroupTable", "forbiddenTable"))
         for name, config in table.items():
             known = groups.by_name.get(name)
             if known is None or known.as_config() != config:
                 groups.update({"groupName": name, **config}, now_ms)
         for name in [name for name in groups.by_name if name not in table]:
             groups.delete(name, now_ms)
+        for name, group in groups.by_name.items():
+            banned = {topic for topic, bits in bans.get(name, {}).items() if isinstance(bits, int) and bits & PERM_READ}
+            for topic in banned ^ group.forbidden:
+                groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
         """These committed offsets beside those there are; none of a group on a topic: there are none any more."""
