@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.replica import NO_SET, Replica, check_role, followed
+from penstock.broker.replica import COPIED_BYTES_MAX, NO_SET, Replica, check_role, followed
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, DiskFull, StoreError
+from penstock.wire import ha
 from penstock.wire.ha import Epoch
 
 
@@ -85,6 +86,14 @@ def test_a_slave_takes_the_set_over(tmp_path: Path) -> None:
     assert (again.set_id, again.epochs, again.epoch) == (b"s" * 16, epochs, 2)
 
 
+def test_the_largest_message_fits_a_frame() -> None:
+    largest = BrokerConfig(ha_port=0, max_message_size=COPIED_BYTES_MAX)
+    assert check_role(largest) == largest
+    size = COPIED_BYTES_MAX + (1 << 15) + (1 << 9)  # with properties, topic, and what is fixed
+    head = ha.data_head(1, ha.Positions(0, 0, 0, 0, 0), 1, size, 0)
+    assert ha.read_head(head, 0, len(head))[1] == len(head) + 8 + size
+
+
 def test_what_was_confirmed_outlives_the_process_and_damage_is_nothing(tmp_path: Path) -> None:
     replica = opened(tmp_path)
     assert replica.confirmed() == 0
@@ -114,6 +123,8 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
         ({"ha_host": "10.0.0.1", "ha_port": 0}, "ha_secret_file"),
         ({"ha_port": 0, "remoting_port": -1}, "remoting_port"),
         ({"role": "slave", "remoting_port": -1}, "remoting_port"),
+        ({"ha_port": 0, "max_message_size": 32 << 20}, "max_message_size"),
+        ({"role": "slave", "max_message_size": 32 << 20}, "max_message_size"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, object], why: str) -> None:

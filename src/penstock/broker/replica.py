@@ -22,9 +22,10 @@ from penstock.disk.tables import load, save
 from penstock.errors import ConfigError, StoreError
 from penstock.limits import is_loopback
 from penstock.log.epochs import EPOCHS_MAX, EpochFile, begun, checked
-from penstock.wire.ha import ID_BYTES, TAG_BYTES, Epoch
+from penstock.wire.ha import FRAME_BYTES_MAX, ID_BYTES, TAG_BYTES, Epoch
 
 PEERS_MAX = 100
+COPIED_BYTES_MAX = FRAME_BYTES_MAX - (1 << 20)  # of a body: there are its properties, too, and the frame
 NO_SET = bytes(ID_BYTES)
 
 _CONFIRMED = struct.Struct(">qI")
@@ -45,6 +46,11 @@ def check_role(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError(
             "a broker of a replica set needs its remoting_port",
             "Its slaves and `penstock ha` ask it there: set remoting_port, or unset ha_port and role.",
+        )
+    if of_a_set(config) and config.max_message_size > COPIED_BYTES_MAX:
+        raise ConfigError(
+            f"max_message_size cannot be {config.max_message_size} in a replica set",
+            f"A larger one than {COPIED_BYTES_MAX} would never reach a slave, nor what comes behind it.",
         )
     for pattern in parts(config.ha_rocketmq):
         if pattern in ("*", "*.*.*.*"):
