@@ -112,10 +112,8 @@ class Server:
     def anew(self) -> Server:
         """One that takes this one's place, once it is closed. What was changed since the start stays so."""
         ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
-        broker, registry = _with_ports(self._broker_config, ports), _with_ports(self._registry_config, ports)
-        if broker is not None and self.broker is not None:
-            changed = {name: value for name, value in self.broker.core.changed.items() if name != "broker_id"}
-            broker = replace(broker, **changed)  # type: ignore[arg-type]
+        broker = _as_changed(_with_ports(self._broker_config, ports), self.broker)
+        registry = _with_ports(self._registry_config, ports)
         return Server(broker, registry, files=self._files, clock=self._clock, election=self._election)
 
     async def run_until(self, stop: asyncio.Event) -> None:
@@ -537,6 +535,14 @@ def _with_ports(config: Config | None, ports: Mapping[str, int]) -> Config | Non
     if config is None:
         return None
     return replace(config, **{name: port for name, port in ports.items() if hasattr(config, name)})  # type: ignore[arg-type]
+
+
+def _as_changed(config: BrokerConfig | None, broker: Broker | None) -> BrokerConfig | None:
+    """The settings with what was changed since the start; which id a slave has, its master says again."""
+    if config is None or broker is None:
+        return config
+    changed = {name: value for name, value in broker.core.changed.items() if name != "broker_id"}
+    return replace(config, **changed)  # type: ignore[arg-type]
 
 
 def _rights(config: BrokerConfig | RegistryConfig | None, limits: Limits) -> Rights:
