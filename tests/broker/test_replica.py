@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.replica import COPIED_BYTES_MAX, NO_SET, Replica, check_role, followed
+from penstock.broker.replica import COPIED_BYTES_MAX, NO_SET, Replica, check_role, followed, placed
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, DiskFull, StoreError
@@ -84,6 +84,20 @@ def test_a_slave_takes_the_set_over(tmp_path: Path) -> None:
     opened(tmp_path).join(b"s" * 16, epochs)
     again = opened(tmp_path)
     assert (again.set_id, again.epochs, again.epoch) == (b"s" * 16, epochs, 2)
+
+
+def test_who_follows_by_an_engines_word_is_a_slave_without_it(tmp_path: Path) -> None:
+    epochs = (Epoch(1, b"8 bytes.", 0),)
+    settings = BrokerConfig(data=str(tmp_path))
+    replica = opened(tmp_path)
+    replica.join(b"s" * 16, epochs)
+    assert placed(settings, Files(), tmp_path).role == "master"  # as the settings say
+    replica.join(b"s" * 16, epochs, elected=True)
+    assert placed(settings, Files(), tmp_path).role == "slave"
+    replica.lead_by(b"s" * 16, 2, b"ei bytes", 0, 700, alone=True)
+    assert placed(settings, Files(), tmp_path).role == "master"
+    replica.join(b"s" * 16, replica.epochs, elected=True)
+    assert placed(settings, Files(), tmp_path).role == "slave"
 
 
 def test_the_largest_message_fits_a_frame() -> None:

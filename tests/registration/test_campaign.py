@@ -644,3 +644,31 @@ def record_in(log: bytes, body: bytes) -> int:
         if body in log[position : position + size]:
             return position
         position += size
+
+
+@pytest.mark.parametrize("led", [False, True])
+def test_a_set_that_leaves_its_engine_has_the_master_it_had(pair: ElectedSet, etcd: Etcd, led: bool) -> None:
+    """Each node was started with the same line: who follows then is not told by the settings, nor by who has ever led."""
+    wanted = acknowledged(pair.send(range(10)))
+    if led:
+        old = pair.master()
+        assert pair.ha("switch").returncode == 0
+        eventually(lambda: pair.master() != old)
+        pair.in_sync()
+    master = pair.master()
+    slave = next(name for name in pair.nodes if name != master)
+    for name in (slave, master):
+        pair.nodes[name].kill()
+        at = pair.nodes[name].words.index(f"engine={etcd.setting}")
+        del pair.nodes[name].words[at - 1 : at + 1]
+    pair.nodes[master].start()
+    epoch, before = pair.row(master)["epoch"], pair.nodes[master].says(f"slave in sync node={slave}")
+    wanted |= {body for body, status in pair.send(range(100, 110)).items() if status == SendStatus.SLAVE_NOT_AVAILABLE}
+    pair.nodes[slave].start()
+    eventually(lambda: pair.nodes[master].says(f"slave in sync node={slave}") > before)
+    assert {name: row["role"] for name, row in pair.rows().items()} == {master: "master", slave: "slave"}
+    assert pair.row(master)["epoch"] == epoch
+    wanted |= acknowledged(pair.send(range(200, 210)))
+    assert len(wanted) == 30
+    pair.holds(wanted)
+    pair.same_logs()

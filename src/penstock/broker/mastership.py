@@ -83,6 +83,11 @@ class Mastership:
         """There is an engine, and this one speaks with it."""
         self._electing = electing
 
+    @property
+    def elected(self) -> bool:
+        """Whether an engine says who is the master."""
+        return self._electing is not None
+
     def tend_by(self, tending: Tending) -> None:
         """There is an engine, and this one changes for people what it holds."""
         self.tending = tending

@@ -255,10 +255,13 @@ class Replica:
         """This node cuts nothing below by itself: it may have been acknowledged, or seen, and be nowhere else."""
         return flushed if self.led and self.alone else min(flushed, confirmed)
 
-    def join(self, set_id: bytes, epochs: tuple[Epoch, ...]) -> None:
-        """Follow a master of this set, whose epochs these are. StoreError."""
-        if (set_id, epochs, False) != (self.set_id, self.epochs, self.led):
-            self._change(set_id=set_id, epochs=epochs[-EPOCHS_MAX:], led=False, alone=False)
+    def join(self, set_id: bytes, epochs: tuple[Epoch, ...], *, elected: bool = False) -> None:
+        """Follow a master of this set, whose epochs these are. One whom an engine has `elected`: should there be no engine at a
+        later start, this node is a slave, whatever its settings say. StoreError.
+        """
+        role = "slave" if elected else self.role
+        if (set_id, epochs, False, role) != (self.set_id, self.epochs, self.led, self.role):
+            self._change(set_id=set_id, epochs=epochs[-EPOCHS_MAX:], led=False, alone=False, role=role)
 
     # -- up to where a slave's log is confirmed --------------------------------------------------------------------
 

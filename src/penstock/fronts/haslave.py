@@ -174,7 +174,7 @@ class SlaveSession(HaSession):
             self._cut(told, head.epoch)
             return
         self.front.renumber(told.about)
-        self.front.replica.join(told.set_id, checked(told.epochs))
+        self.front.replica.join(told.set_id, checked(told.epochs), elected=self.front.mastership.elected)
         self.front.replica.note_peers(peers_of(told.about))
         self.front.mastership.hear_master(True)
         self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
