@@ -163,6 +163,32 @@ class Full(Files):
         super().write(fd, at, data)
 
 
+class HalfFull(Files):
+    """Has room for one of the two files."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if path.name == "replica.json.tmp":
+            raise DiskFull("no room (by order of the test)")
+        return super().open(path, create=create, writable=writable)
+
+
+def test_a_master_goes_on_in_no_epoch_of_another_one_that_was_half_written_down(tmp_path: Path) -> None:
+    """It has begun to follow, with room for the table of epochs alone; then it is started as a master."""
+    opened(tmp_path).lead(0, 0)
+    half = Replica(HalfFull(), tmp_path, "n")
+    half.open(lossy=False)
+    other = (*half.epochs, Epoch(2, b"another.", 500))
+    with pytest.raises(DiskFull):
+        half.join(half.set_id, other)
+    again = opened(tmp_path)
+    assert again.epochs == other
+    again.lead(0, 700)
+    assert [epoch.number for epoch in again.epochs] == [1, 2, 3]
+    assert again.led
+    opened(tmp_path).lead(0, 900)
+    assert opened(tmp_path).epoch == 3  # and that one is its own
+
+
 CHANGES: dict[str, Callable[[Replica], None]] = {
     "alone": lambda replica: replica.note_alone(False),
     "in sync": lambda replica: replica.note_in_sync(True),

@@ -142,6 +142,10 @@ class Replica:
             raise StoreError(
                 f"{self._folder / 'replica.json'} cannot be read: restore it, or set the folder aside"
             ) from None
+        if (
+            table.get("epoch", self.epoch) != self.epoch
+        ):  # a change ended between the two files: it led no epoch that is new here
+            self.led = False
         if self.store_id == NO_SET:
             self.store_id = os.urandom(ID_BYTES)
             self.loss = int.from_bytes(os.urandom(4), "big")
