@@ -368,14 +368,17 @@ def test_one_bit_flipped_on_the_wire_is_seen_and_sent_again(master: Broker, tmp_
     between.close()
 
 
-def test_a_slave_with_another_secret_gets_nothing(master: Broker, tmp_path: Path) -> None:
+def test_a_slave_with_another_secret_gets_nothing_and_says_so_once(
+    master: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "other").write_bytes(b"sixteen other bytes")
     fill(master, 20)
     between = Between(master.addresses["ha"], lambda data, seen: data)
     with slave_of(tmp_path, between.address, str(tmp_path / "other")) as slave:
-        eventually(lambda: between.connections >= 2)
+        eventually(lambda: between.connections >= 3)
         assert end(slave) == 0
     between.close()
+    assert caplog.text.count("where ha_secret_file is another one") == 1
 
 
 def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: str) -> None:
