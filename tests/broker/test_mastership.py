@@ -170,8 +170,11 @@ def test_who_is_no_heir(master: Node) -> None:
     with pytest.raises(Refused, match="catching up"):
         master.mastership.switch("far")
     master.broker.copies.enter(Member("closed", 3, "there", in_sync=True))
-    with pytest.raises(Refused, match="has an ha_port"):
-        master.mastership.switch("closed")
+    for name in ("closed", "unknown"):
+        with pytest.raises(Refused, match=f"^no slave {name} is in sync and has an ha_port$"):
+            master.mastership.switch(name)
+    with pytest.raises(Refused, match="node n is the master already"):
+        master.mastership.switch("n")
 
 
 def test_nothing_safe_is_cut(tmp_path: Path) -> None:

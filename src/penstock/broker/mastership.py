@@ -221,6 +221,8 @@ class Mastership:
         copies = self._copies
         if copies.following:
             raise Refused(f"node {self.replica.node} is a slave; its master is {copies.master or 'away'}")
+        if node == self.replica.node:
+            raise Refused(f"node {node} is the master already")
         if self.heir is not None:
             raise Refused(f"{self.heir.node} is about to be the master")
         able = [member for member in copies.members.values() if member.in_sync and member.takes]
@@ -229,7 +231,7 @@ class Mastership:
             known = copies.members.get(node)
             if known is not None and not known.in_sync:
                 raise Refused(f"node {node} is not in sync: {known.why_not}")
-            raise Refused(f"{f'node {node}' if node else 'no slave'} is in sync and has an ha_port")
+            raise Refused(f"no slave{f' {node}' if node else ''} is in sync and has an ha_port")
         self.heir, self.given = heir, False
         self._until_ms = self._core.time.mono_ms + HAND_OVER_MS
         self._store.follow(True)  # nothing is appended any more
