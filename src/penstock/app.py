@@ -356,13 +356,13 @@ class Server:
         from penstock.registration.replication import begin, elect, make_front
 
         assert self.recovery is not None
-        front = make_front(broker, registration, self.start_again, lossy=self.recovery.power_cut)
+        front = make_front(broker, registration, self.start_again, lossy=self.recovery.lossy)
         self.add_front(front)
         if self._election is not None:
             go_on = await elect(net, front, registration, self._election, self.start_again)
             task = asyncio.create_task(go_on())
         else:
-            task = await begin(net, front, registration, lossy=self.recovery.power_cut)
+            task = await begin(net, front, registration, lossy=self.recovery.lossy)
         if self.announcer is not None and broker.config.role != "slave":
             self.announcer.lead(front.replica.set_id.hex(), front.replica.epoch)
         task.add_done_callback(partial(_demand_no_error, self._stop))

@@ -15,6 +15,7 @@ from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, Refused, StoreError
 from penstock.fronts.bare import admitted
 from penstock.fronts.ha import HaFront
+from penstock.log import lostend
 from penstock.net import Net, Session
 from penstock.registration.campaign import Campaign, Incumbent
 from penstock.registration.care import Caretaker
@@ -52,6 +53,7 @@ def make_front(broker: Broker, registration: Registration, again: Callable[[str]
     replica.open(lossy=lossy)
     broker.copies.belong(replica)
     if broker.config.role == "slave":
+        lostend.over(broker.files, broker.folder)
         broker.copies.follow(replica.confirmed())
     broker.copies.lead(False)
     front = HaFront(broker, replica, registration.address, registration.ha_address, again)
@@ -73,6 +75,7 @@ def lead(front: HaFront, *, lossy: bool) -> None:
         log.warning("a loss is accepted: what slaves have beyond %d is refused; unset ha_accept_loss",
                     broker.store.end_position)  # fmt: skip
     replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
+    lostend.over(broker.files, broker.folder)
     broker.copies.lead(True)
     broker.store.follow(False)
 
