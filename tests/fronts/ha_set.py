@@ -173,7 +173,7 @@ class Node:
         leads = ha.replica.led
         if config.role == "master":
             self.watch = Watch(owner, ha, registration)  # type: ignore[arg-type]
-            if not asyncio.run(self.watch.superseded()) and ha.newer is None:
+            if not asyncio.run(self.watch.superseded()) and ha.newer is None and not ha.mastership.cut_unfinished():
                 lead(ha, lossy=recovery.lossy)
                 owner.leads(self, fresh=not leads or recovery.lossy)
         self.listening = not self.again

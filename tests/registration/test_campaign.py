@@ -14,7 +14,7 @@ from client.test_staging import contents, stage
 from etcd_parts import ElectedSet, Etcd, Forwarder
 from fronts.raw_peer import RawPeer
 from fronts.remoting.test_sending import FailingDisk
-from ha_parts import SMALL, log_bytes
+from ha_parts import SMALL, log_bytes, record_in
 from penstock.client.results import SendStatus
 from penstock.client.staging import SinkRun, StageClient
 from penstock.disk.files import Files
@@ -634,16 +634,6 @@ def test_a_publish_that_came_without_its_end_is_cut_off_and_done_anew(pair: Elec
     eventually(lambda: contents(pair.name_server) == rows)
     pair.holds(wanted)
     pair.same_logs()
-
-
-def record_in(log: bytes, body: bytes) -> int:
-    """Where the record with this body stands in a log of one segment."""
-    position = 0
-    while True:
-        size = int.from_bytes(log[position : position + 4], "big")
-        if body in log[position : position + size]:
-            return position
-        position += size
 
 
 @pytest.mark.parametrize("led", [False, True])

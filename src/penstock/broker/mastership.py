@@ -174,6 +174,13 @@ class Mastership:
         )
         return True
 
+    def cut_unfinished(self) -> bool:
+        """A node that was a slave and is to lead: whether it starts anew first, to cut such a publish off."""
+        unfinished = self.intend_cut_of_unfinished()
+        if unfinished:
+            self._again("a publish without its end is cut off")
+        return unfinished
+
     def _become(self, role: str, why: str) -> None:
         try:
             self.replica.become(role)

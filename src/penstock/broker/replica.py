@@ -97,6 +97,12 @@ def copied(files: Files, folder: Path) -> bool:
     return bool(table.get("followed", False) or table.get("peers"))
 
 
+def was_slave(files: Files, folder: Path) -> bool:
+    """Whether the log of this data folder ends as another node has written it, whatever the broker is now."""
+    table = load(files, folder / "ha" / "replica.json") or {}
+    return bool(table.get("epoch")) and not table.get("led", False)
+
+
 class Replica:
     """One node's own account. `open` before use."""
 

@@ -156,8 +156,7 @@ class Campaign:
         front.broker.core.flush_log()
         if not store.healthy or store.flushed_position < store.end_position:
             raise StoreError("its log cannot be flushed")
-        if front.mastership.intend_cut_of_unfinished():
-            self._again("a publish without its end is cut off")
+        if front.mastership.cut_unfinished():
             return False
         if view.state is not None and not self._demanded and await self._better(view):
             return False

@@ -115,7 +115,7 @@ async def begin(net: Net, front: HaFront, registration: Registration, *, lossy: 
     if front.broker.config.role == "slave":
         return asyncio.create_task(MasterLink(net, front, registration).run())
     watch = Watch(net, front, registration)
-    if not await watch.superseded() and front.newer is None:
+    if not await watch.superseded() and front.newer is None and not front.mastership.cut_unfinished():
         lead(front, lossy=lossy)
     return asyncio.create_task(watch.run())
 
