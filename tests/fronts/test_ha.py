@@ -193,6 +193,21 @@ def says_in_sync(peer: Peer, wanted: bool) -> None:
             return
 
 
+def test_clients_do_not_keep_slaves_out(tmp_path: Path, secret: str) -> None:
+    """After a failover all of them come at once, and without its slaves the new master could keep nothing at level `pair`."""
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", max_connections=1) as master:
+        host, _, port = master.addresses["nsq"].rpartition(":")
+        with socket.create_connection((host, int(port))) as client:
+            eventually(lambda: master.call(lambda server: server.net._count) == 1)
+            with socket.create_connection((host, int(port)), 30) as another:
+                assert b"too many connections" in another.recv(100)
+            peer = Peer(master.addresses["ha"])
+            peer.send(ha.OPENER)
+            assert peer.socket.recv(ha.GREETING_BYTES)[:4] == b"\xffPHB"
+            peer.close()
+            client.close()
+
+
 def test_two_machines_of_one_name_are_not_one_slave(master: Broker) -> None:
     """The one that the master does not count would believe that it has all that was acknowledged."""
     fill(master, 5)
