@@ -70,6 +70,16 @@ def log_bytes(folder: Path, end: int) -> bytes:
     return found[: end - begin]
 
 
+def record_in(log: bytes, body: bytes) -> int:
+    """Where the record with this body stands in a log of one segment."""
+    position = 0
+    while True:
+        size = int.from_bytes(log[position : position + 4], "big")
+        if body in log[position : position + size]:
+            return position
+        position += size
+
+
 class Peer:
     """A socket at an ha_port."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from access.people import user, write
 from penstock import Message
 from penstock.aio import Producer
-from penstock.app import Server
+from penstock.app import Server, _demand_no_error
 from penstock.client.results import SendStatus
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
@@ -97,3 +98,21 @@ async def test_a_broker_that_clients_know_by_name(tmp_path: Path) -> None:
             receipt = await producer.send(Message("named", b"one"))
         assert unpack_host(server.broker.store_host).startswith("127.0.0.1:")
         assert receipt.status is SendStatus.SEND_OK
+
+
+async def test_what_follows_or_leads_ends_with_an_error_and_the_process_with_it() -> None:
+    """One that went on would be a node whom nobody tells who is the master; a cancelled one was told to end."""
+    whys: list[str] = []
+
+    async def part(error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()
+
+    for error in (None, OverflowError("port must be 0-65535")):
+        task = asyncio.create_task(part(error))
+        task.add_done_callback(partial(_demand_no_error, whys.append))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    assert whys == ["replication ended: OverflowError('port must be 0-65535')"]

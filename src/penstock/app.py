@@ -110,9 +110,10 @@ class Server:
             self._over.set()
 
     def anew(self) -> Server:
-        """One that takes this one's place, once it is closed."""
+        """One that takes this one's place, once it is closed. What was changed since the start stays so."""
         ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
-        broker, registry = _with_ports(self._broker_config, ports), _with_ports(self._registry_config, ports)
+        broker = _as_changed(_with_ports(self._broker_config, ports), self.broker)
+        registry = _with_ports(self._registry_config, ports)
         return Server(broker, registry, files=self._files, clock=self._clock, election=self._election)
 
     async def run_until(self, stop: asyncio.Event) -> None:
@@ -355,15 +356,16 @@ class Server:
         from penstock.registration.replication import begin, elect, make_front
 
         assert self.recovery is not None
-        front = make_front(broker, registration, self.start_again, lossy=self.recovery.power_cut)
+        front = make_front(broker, registration, self.start_again, lossy=self.recovery.lossy)
         self.add_front(front)
         if self._election is not None:
             go_on = await elect(net, front, registration, self._election, self.start_again)
             task = asyncio.create_task(go_on())
         else:
-            task = await begin(net, front, registration, lossy=self.recovery.power_cut)
+            task = await begin(net, front, registration, lossy=self.recovery.lossy)
         if self.announcer is not None and broker.config.role != "slave":
             self.announcer.lead(front.replica.set_id.hex(), front.replica.epoch)
+        task.add_done_callback(partial(_demand_no_error, self._stop))
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name, **self._ha_door)
@@ -515,6 +517,14 @@ async def _leave_engine(election: Election, again: Callable[[], bool], *error: o
         await election.close()
 
 
+def _demand_no_error(stop: Callable[[str], None], task: asyncio.Task[None]) -> None:
+    """A node that nobody tells any more who is the master, or that tells nobody, must not stay as it is: it starts again."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        log.error("what follows, leads or stands for it has ended", exc_info=error)
+        stop(f"replication ended: {error!r}")
+
+
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -525,6 +535,14 @@ def _with_ports(config: Config | None, ports: Mapping[str, int]) -> Config | Non
     if config is None:
         return None
     return replace(config, **{name: port for name, port in ports.items() if hasattr(config, name)})  # type: ignore[arg-type]
+
+
+def _as_changed(config: BrokerConfig | None, broker: Broker | None) -> BrokerConfig | None:
+    """The settings with what was changed since the start; which id a slave has, its master says again."""
+    if config is None or broker is None:
+        return config
+    changed = {name: value for name, value in broker.core.changed.items() if name != "broker_id"}
+    return replace(config, **changed)  # type: ignore[arg-type]
 
 
 def _rights(config: BrokerConfig | RegistryConfig | None, limits: Limits) -> Rights:

@@ -178,7 +178,7 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     auto_create_topic_enable: Annotated[bool, "make an unknown topic when a producer first names it"] = True
     default_topic_queue_nums: Annotated[int, "queues of the template for new topics"] = 8
     auto_create_subscription_group: Annotated[bool, "make an unknown consumer group on first use"] = True
-    max_message_size: Annotated[int, "largest body in bytes"] = 4_194_304
+    max_message_size: Annotated[int, "largest body in bytes; in a replica set 31 MiB at most"] = 4_194_304
     long_polling_enable: Annotated[bool, "hold a pull that finds nothing"] = True
     message_delay_level: Annotated[str, "the delays of levels 1, 2, …"] = (
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

@@ -181,7 +181,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.client:
             host = f"[{self.client[0]}]" if ":" in self.client[0] else self.client[0]
             self.remote = f"{host}:{self.client[1]}"
-        self._counted = net.admit(self.remote, http=True)
+        self._counted = net.admit(self.remote, spare=True)
         net.connections.add(self)  # type: ignore[arg-type]
         if not self._counted:
             self._refuse_all(self._httpd.site.reject(503, "TOO_MANY_CONNECTIONS"))

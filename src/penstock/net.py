@@ -20,6 +20,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from penstock.disk.job import Job
@@ -45,7 +46,7 @@ ALONE_MS = 20
 _REJECTED_MAX = 1_000  # peers whose last message in the log is remembered
 _REASON_MAX = 200  # characters in the log
 _CLOSING_LOOKS = 100  # whether connections are gone, when the process ends
-SPARE = 16  # connections of HTTP beyond the limit: whoever looks why nobody gets in must get in
+SPARE = 16  # connections beyond the limit, of HTTP and of slaves: whoever looks why nobody gets in, and what copies depend on
 BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
 
 
@@ -111,7 +112,7 @@ class Connection:
         net: Net = self._net
         net.role.update_time()
         self.heard_ms = net.role.mono_ms
-        if self._counted and not net.admit(self.remote):
+        if self._counted and not net.admit(self.remote, spare=self.to_slave):
             self._counted = False
             if self._refusal:
                 transport.write(self._refusal)
@@ -425,19 +426,18 @@ class Net:
         plain: bool = False,
     ) -> None:
         """Accept connections on a bound socket; `refusal` is what one too many is told. TLS as of `serve`."""
-        await self.serve(listener, lambda: Peer(self, make, protocol=protocol, refusal=refusal), tls, plain)
+        make_one = partial(Peer, self, make, protocol=protocol, refusal=refusal)
+        await self.serve(listener, make_one, tls, plain, spare=protocol == "ha")
 
     async def serve(
-        self,
-        listener: socket.socket,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        tls: Tls | None = None,
-        plain: bool = False,
-    ) -> None:
+        self, listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], tls: Tls | None = None, plain: bool = False,
+        spare: bool = False,
+    ) -> None:  # fmt: skip
         """The same for connections of another kind: they have what `Connection` has of `flush`, `expired`, `close` and
-        `certify`, and put themselves into `connections`. With `tls` peers must speak it, with `plain` as well they may.
+        `certify`, and put themselves into `connections`. With `tls` peers must speak it, with `plain` as well they may;
+        `spare` as of `admit`.
         """
-        door = protocol if tls is None else lambda: TlsConnection(self, tls, protocol, plain=plain)
+        door = protocol if tls is None else lambda: TlsConnection(self, tls, protocol, plain=plain, spare=spare)
         listener.listen(BACKLOG)  # uvloop would pass over the error of a port that somebody else listens on already
         if listener.family == socket.AF_UNIX:
             server = await self.loop.create_unix_server(door, sock=listener, backlog=BACKLOG)
@@ -456,12 +456,12 @@ class Net:
         """So many more bytes wait, or fewer: of unfinished frames, or of answers that peers have not taken."""
         self.waiting_bytes += size
 
-    def admit(self, remote: str, *, http: bool = False) -> bool:
-        """Whether a connection from this address is within the limits; it is counted until `dismiss`."""
+    def admit(self, remote: str, *, spare: bool = False) -> bool:
+        """Whether a connection from this address is within the limits, or (`spare`) a little beyond; counted until `dismiss`."""
         limits, host = self.limits, remote.rpartition(":")[0]
-        if self._count >= limits.max_connections + (SPARE if http else 0):
+        if self._count >= limits.max_connections + (SPARE if spare else 0):
             return self.refuse("connections", remote)
-        if self.waiting_bytes > self.memory_bytes_max and not http:
+        if self.waiting_bytes > self.memory_bytes_max and not spare:
             return self.refuse("memory", remote)
         count = self._by_address.get(host, 0)
         if count >= limits.max_connections_per_address and not is_loopback(host):

@@ -65,14 +65,14 @@ class Reloading:
 
     def __init__(self, server: Serving, configs: Configs, read: Callable[[], Configs]) -> None:
         self._server = server
-        self._configs = configs
+        self.configs = configs
         self._read = read
 
     def run(self) -> list[Change]:
         """Take what changed since the last time. ConfigError leaves everything as it is. Certificates are renewed, too."""
         now = self._read()
         changes: list[Change] = []
-        for role, before, after in zip(("broker", "registry"), self._configs, now, strict=True):
+        for role, before, after in zip(("broker", "registry"), self.configs, now, strict=True):
             if before is None or after is None:
                 continue
             if after.log_level not in LEVELS:
@@ -82,7 +82,7 @@ class Reloading:
                 if old != new:
                     changes.append(Change(f"{role}.{name}", old, new, "now" if name in AT_ONCE else "restart"))
         self._apply({change.setting.partition(".")[2]: change.after for change in changes if change.effect == "now"})
-        self._configs = now
+        self.configs = now
         self._server.renew()
         for effect in ("now", "restart"):
             if names := [change.setting for change in changes if change.effect == effect]:

@@ -46,12 +46,14 @@ def run(
     log_to_stderr(*(config.log_level for config in given), log_format=given[0].log_format, log_as=log_as)
 
     running = False
+    reloading: Reloading | None = None
 
     def ready(server: Server) -> None:
-        nonlocal running
+        nonlocal running, reloading
         log_start(server, given[0].data)
         if read is not None:
-            take_settings_at_sighup(server, (broker, registry), read, by_request=told is None)
+            configs = (broker, registry) if reloading is None else reloading.configs
+            reloading = take_settings_at_sighup(server, configs, read, by_request=told is None)
         if running:  # started anew, on the same ports
             return
         running = True
@@ -64,7 +66,7 @@ def run(
 
 def take_settings_at_sighup(
     server: Server, configs: Configs, read: Callable[[], Configs], *, by_request: bool = True
-) -> None:
+) -> Reloading:
     """From now on SIGHUP, or an administrator, has this process read its settings again; not `by_request`: the process that
     started it has, which knows where they come from.
     """
@@ -74,6 +76,7 @@ def take_settings_at_sighup(
         server.broker.core.reload_with(
             (lambda: [change.row() for change in reloading.run()]) if by_request else _ask_who_started_it
         )
+    return reloading
 
 
 def _ask_who_started_it() -> list[dict[str, object]]:

@@ -42,7 +42,7 @@ class House(Protocol):
 
     @property
     def role(self) -> Role: ...
-    def admit(self, remote: str) -> bool: ...
+    def admit(self, remote: str, *, spare: bool = False) -> bool: ...
     def dismiss(self, remote: str) -> None: ...
     def begin(self) -> None: ...
     def rejected(self, remote: str, error: Exception, about: str = "") -> None: ...
@@ -168,11 +168,13 @@ class TlsTransport:
 class TlsConnection(asyncio.BufferedProtocol):
     """A socket until its peer has shaken hands or turned out to be a plain one; from then on what lies under TLS.
 
-    `make` gives the protocol inside. With `plain` peers without TLS are taken too.
+    `make` gives the protocol inside. With `plain` peers without TLS are taken too. `spare`: beyond the limit of connections, as
+    those that it is for.
     """
 
-    def __init__(self, net: House, tls: Tls, make: Callable[[], Any], *, plain: bool) -> None:
+    def __init__(self, net: House, tls: Tls, make: Callable[[], Any], *, plain: bool, spare: bool = False) -> None:
         self._net = net
+        self._spare = spare
         self._tls = tls
         self._make = make
         self._plain = plain
@@ -195,7 +197,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self.remote = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
         net.role.update_time()
         self._heard_ms = net.role.mono_ms
-        if not net.admit(self.remote):
+        if not net.admit(self.remote, spare=self._spare):
             self.transport = None
             transport.close()
             return

@@ -149,6 +149,19 @@ def test_a_place_that_is_given_is_not_taken_back(master: Node) -> None:
     assert master.again == ["the heir has not answered"]
 
 
+def test_a_place_that_was_lost_while_it_was_to_be_given_away_is_not_kept(master: Node) -> None:
+    """The lease ended: what closes the connections, the heir's too, must not open the log again."""
+    heir = member(master)
+    assert master.send() == 0
+    master.mastership.switch("other")
+    master.broker.store.follow(True)
+    master.broker.copies.lead(False)
+    master.broker.copies.leave(heir)
+    assert not master.step()
+    assert master.mastership.heir is None
+    assert master.send() != 0
+
+
 def test_who_is_no_heir(master: Node) -> None:
     with pytest.raises(Refused, match="no slave is in sync"):
         master.mastership.switch("")
@@ -157,8 +170,11 @@ def test_who_is_no_heir(master: Node) -> None:
     with pytest.raises(Refused, match="catching up"):
         master.mastership.switch("far")
     master.broker.copies.enter(Member("closed", 3, "there", in_sync=True))
-    with pytest.raises(Refused, match="has an ha_port"):
-        master.mastership.switch("closed")
+    for name in ("closed", "unknown"):
+        with pytest.raises(Refused, match=f"^no slave {name} is in sync and has an ha_port$"):
+            master.mastership.switch(name)
+    with pytest.raises(Refused, match="node n is the master already"):
+        master.mastership.switch("n")
 
 
 def test_nothing_safe_is_cut(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.replica import NO_SET, Replica, check_role, followed
+from penstock.broker.replica import COPIED_BYTES_MAX, NO_SET, Replica, check_role, followed, placed
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, DiskFull, StoreError
+from penstock.wire import ha
 from penstock.wire.ha import Epoch
 
 
@@ -85,6 +86,28 @@ def test_a_slave_takes_the_set_over(tmp_path: Path) -> None:
     assert (again.set_id, again.epochs, again.epoch) == (b"s" * 16, epochs, 2)
 
 
+def test_who_follows_by_an_engines_word_is_a_slave_without_it(tmp_path: Path) -> None:
+    epochs = (Epoch(1, b"8 bytes.", 0),)
+    settings = BrokerConfig(data=str(tmp_path))
+    replica = opened(tmp_path)
+    replica.join(b"s" * 16, epochs)
+    assert placed(settings, Files(), tmp_path).role == "master"  # as the settings say
+    replica.join(b"s" * 16, epochs, elected=True)
+    assert placed(settings, Files(), tmp_path).role == "slave"
+    replica.lead_by(b"s" * 16, 2, b"ei bytes", 0, 700, alone=True)
+    assert placed(settings, Files(), tmp_path).role == "master"
+    replica.join(b"s" * 16, replica.epochs, elected=True)
+    assert placed(settings, Files(), tmp_path).role == "slave"
+
+
+def test_the_largest_message_fits_a_frame() -> None:
+    largest = BrokerConfig(ha_port=0, max_message_size=COPIED_BYTES_MAX)
+    assert check_role(largest) == largest
+    size = COPIED_BYTES_MAX + (1 << 15) + (1 << 9)  # with properties, topic, and what is fixed
+    head = ha.data_head(1, ha.Positions(0, 0, 0, 0, 0), 1, size, 0)
+    assert ha.read_head(head, 0, len(head))[1] == len(head) + 8 + size
+
+
 def test_what_was_confirmed_outlives_the_process_and_damage_is_nothing(tmp_path: Path) -> None:
     replica = opened(tmp_path)
     assert replica.confirmed() == 0
@@ -114,6 +137,8 @@ def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
         ({"ha_host": "10.0.0.1", "ha_port": 0}, "ha_secret_file"),
         ({"ha_port": 0, "remoting_port": -1}, "remoting_port"),
         ({"role": "slave", "remoting_port": -1}, "remoting_port"),
+        ({"ha_port": 0, "max_message_size": 32 << 20}, "max_message_size"),
+        ({"role": "slave", "max_message_size": 32 << 20}, "max_message_size"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, object], why: str) -> None:
@@ -136,6 +161,32 @@ class Full(Files):
         if self.full:
             raise DiskFull("no room (by order of the test)")
         super().write(fd, at, data)
+
+
+class HalfFull(Files):
+    """Has room for one of the two files."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if path.name == "replica.json.tmp":
+            raise DiskFull("no room (by order of the test)")
+        return super().open(path, create=create, writable=writable)
+
+
+def test_a_master_goes_on_in_no_epoch_of_another_one_that_was_half_written_down(tmp_path: Path) -> None:
+    """It has begun to follow, with room for the table of epochs alone; then it is started as a master."""
+    opened(tmp_path).lead(0, 0)
+    half = Replica(HalfFull(), tmp_path, "n")
+    half.open(lossy=False)
+    other = (*half.epochs, Epoch(2, b"another.", 500))
+    with pytest.raises(DiskFull):
+        half.join(half.set_id, other)
+    again = opened(tmp_path)
+    assert again.epochs == other
+    again.lead(0, 700)
+    assert [epoch.number for epoch in again.epochs] == [1, 2, 3]
+    assert again.led
+    opened(tmp_path).lead(0, 900)
+    assert opened(tmp_path).epoch == 3  # and that one is its own
 
 
 CHANGES: dict[str, Callable[[Replica], None]] = {

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.clock import BrokerClock
-from penstock.broker.taking import LAST_MS, Tables, Taking, TakingTime, last_records
+from penstock.broker.taking import LAST_MS, OFFSETS_MS, Tables, Taking, TakingTime, last_records
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.errors import WireError
@@ -34,7 +34,8 @@ def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
 
 def tell(tables: Tables, slave: Broker) -> int:
     """Tell the slave everything there is to tell; how many frames that took."""
-    frames = [(ha.TABLES, body) for body in tables.news()] + [(ha.OFFSETS, body) for body in tables.offsets()]
+    frames = [(ha.TABLES, body) for body in tables.news()]
+    frames += [(ha.OFFSETS, body) for body in tables.offsets(0, tables._broker.store.end_position, at_once=True)]
     for kind, body in frames:
         Taking(slave).take(kind, body)
     return len(frames)
@@ -61,6 +62,59 @@ def test_topics_groups_and_offsets_become_the_masters(pair: tuple[Broker, Broker
     tell(tables, slave)
     assert slave.offsets.get("readers", "orders", 2) is None
     assert b"orders" not in slave.topics.by_name
+
+
+def test_what_a_group_may_not_read_it_may_not_read_at_a_slave_either(pair: tuple[Broker, Broker]) -> None:
+    master, slave = pair
+    tables = Tables(master)
+    master.groups.update({"groupName": "readers"}, 1)
+    for topic in ("secrets", "more"):
+        master.groups.forbid("readers", topic, True, 2)
+    slave.groups.update({"groupName": "readers"}, 1)
+    slave.groups.forbid("readers", "orders", True, 1)
+    assert tell(tables, slave) == 1
+    assert slave.groups.by_name["readers"].forbidden == {"secrets", "more"}
+    assert slave.groups.dirty
+    version = dict(slave.groups.version)
+    master.groups.update({"groupName": "another"}, 3)
+    tell(tables, slave)
+    assert slave.groups.version["counter"] == version["counter"] + 1  # the other group
+    master.groups.forbid("readers", "more", False, 4)
+    tell(tables, slave)
+    assert slave.groups.by_name["readers"].forbidden == {"secrets"}
+
+
+def test_offsets_are_told_behind_the_log_that_they_were_made_with(pair: tuple[Broker, Broker]) -> None:
+    """A group goes on behind what it gave back: a slave that has not got the copy yet must not know."""
+    master, slave = pair
+    tables = Tables(master)
+    topic = master.topics.create(b"orders", 1, 1)
+
+    def store() -> int:
+        master.put(topic, 0, b"x", {}, born_host=master.store_host, born_ms=1)
+        return master.store.end_position
+
+    def told(mono_ms: int, sent: int, at_once: bool = False) -> int | None:
+        for body in tables.offsets(mono_ms, sent, at_once):
+            Taking(slave).take(ha.OFFSETS, body)
+        return slave.offsets.get("readers", "orders", 0)
+
+    end = store()
+    master.offsets.commit("readers", "orders", 0, 1)
+    assert told(0, end - 1) is None
+    later = store()
+    master.offsets.commit("readers", "orders", 0, 2)
+    assert told(1, end - 1) is None
+    assert told(2, end) == 1  # as it was when the log ended there
+    assert told(OFFSETS_MS - 1, later) == 1  # once a second
+    assert told(OFFSETS_MS, later) == 2
+    master.offsets.commit("readers", "orders", 0, 3)
+    assert told(OFFSETS_MS + 1, later) == 2
+    assert told(OFFSETS_MS + 1, later, at_once=True) == 3
+    master.offsets.commit("readers", "orders", 0, 4)
+    assert told(2 * OFFSETS_MS + 1, later - 1) == 3
+    master.offsets.commit("readers", "orders", 0, 5)
+    assert told(2 * OFFSETS_MS + 2, later, at_once=True) == 5  # what waited, and what has changed since
 
 
 @pytest.mark.parametrize(
@@ -131,6 +185,34 @@ def test_where_a_topic_was_purged_is_taken_though_the_log_is_behind(pair: tuple[
         ha.TABLES, b'{"topics": {"topicConfigTable": {"orders": {}}, "deletedTopicEnds": {"orders": {"x": 1}}}}'
     )
     assert slave.topics.by_name[b"orders"].queues[1].min_offset == 0
+
+
+def test_a_purge_of_what_never_came_hides_nothing_at_the_slave_that_becomes_the_master(tmp_path: Path) -> None:
+    master, slave = opened(tmp_path / "a"), opened(tmp_path / "b", role="slave")
+
+    def store(broker: Broker, count: int) -> None:
+        topic = broker.topics.by_name[b"orders"]
+        for _ in range(count):
+            broker.put(topic, 0, b"x", {}, born_host=broker.store_host, born_ms=1)
+
+    master.topics.create(b"orders", 1, 1)
+    store(master, 10)
+    master.topics.purge(master.topics.by_name[b"orders"], {0: 10}, 7)
+    tell(Tables(master), slave)
+    for broker in (master, slave):
+        broker.save_tables()
+        broker.close()
+    promoted = opened(tmp_path / "b")
+    store(promoted, 5)
+    promoted.close()
+    again = opened(tmp_path / "b")
+    queue = again.topics.by_name[b"orders"].queues[0]
+    assert (queue.min_offset, queue.max_offset) == (0, 5)
+    again.close()
+    kept = opened(tmp_path / "a")  # where the log has it, the purge holds
+    queue = kept.topics.by_name[b"orders"].queues[0]
+    assert (queue.min_offset, queue.max_offset) == (10, 10)
+    kept.close()
 
 
 YEARS_MS = 10 * 365 * 86_400_000

@@ -166,16 +166,16 @@ class Node:
         process.add_front(self.front)
         self.client = self.front.session("127.0.0.1:9", lambda: None)
         registration = Registration(broker, f"127.0.0.1:{self.number + 1}", "", f"127.0.0.1:{PORT + self.number}")
-        ha = self.ha = make_front(broker, registration, self._anew, lossy=recovery.power_cut)
+        ha = self.ha = make_front(broker, registration, self._anew, lossy=recovery.lossy)
         process.add_front(ha)
         owner.recovered(self, before, intent, recovery.power_cut, accept_loss)
         self.lost_power = False
         leads = ha.replica.led
         if config.role == "master":
             self.watch = Watch(owner, ha, registration)  # type: ignore[arg-type]
-            if not asyncio.run(self.watch.superseded()):
-                lead(ha, lossy=recovery.power_cut)
-                owner.leads(self, fresh=not leads or recovery.power_cut)
+            if not asyncio.run(self.watch.superseded()) and ha.newer is None and not ha.mastership.cut_unfinished():
+                lead(ha, lossy=recovery.lossy)
+                owner.leads(self, fresh=not leads or recovery.lossy)
         self.listening = not self.again
         self.turn()
 

@@ -103,6 +103,21 @@ def test_a_slave_by_hand(master: Broker) -> None:
     eventually(lambda: not master.call(lambda server: server.broker.copies.available))
 
 
+def test_a_disk_that_takes_no_note_silences_nobody(tmp_path: Path, secret: str) -> None:
+    """A slave that hears nothing goes after ten seconds, and one that is not heard is out of sync after three."""
+    (tmp_path / "a" / "ha" / "confirmed").mkdir(parents=True)
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as master:
+        fill(master, 1)
+        peer = opened(master, hello())
+        kinds = []
+        while ha.BEAT not in kinds:
+            head, body = peer.frame() or pytest.fail("closed")
+            kinds.append(head.kind)
+            if head.kind == ha.ACCEPT:
+                peer.send(ha.start(head.epoch, ha.read_accept(body, head.entries).cut_to))
+        peer.close()
+
+
 def no_data(peer: Peer) -> None:
     """The connection ends without a byte of the log."""
     while (found := peer.frame()) is not None:
@@ -153,6 +168,66 @@ def test_who_is_refused(master: Broker, changes: dict[str, object], reason: int)
     assert head.kind == ha.REFUSE
     assert ha.read_refuse(body)[0] == reason
     no_data(peer)
+
+
+def following(master: Broker, store_id: bytes = b"i" * 16) -> Peer:
+    """A slave by hand that has acknowledged the whole log."""
+    peer = opened(master, hello(store_id=store_id))
+    head, body = peer.frame() or pytest.fail("closed")
+    assert head.kind == ha.ACCEPT
+    told = ha.read_accept(body, head.entries)
+    peer.send(ha.start(head.epoch, told.cut_to))
+    at = told.cut_to
+    while at < told.written:
+        head, body = peer.frame() or pytest.fail("closed")
+        if head.kind == ha.DATA:
+            at += len(body) - 40 - 8 * head.entries
+    peer.send(ha.ack(head.epoch, ha.Ack(at, at, at, 1 << 30)))
+    return peer
+
+
+def says_in_sync(peer: Peer, wanted: bool) -> None:
+    while True:
+        head, _ = peer.frame() or pytest.fail("closed")
+        if head.kind == ha.BEAT and bool(head.flags & ha.IN_SYNC) == wanted:
+            return
+
+
+def test_clients_do_not_keep_slaves_out(tmp_path: Path, secret: str) -> None:
+    """After a failover all of them come at once, and without its slaves the new master could keep nothing at level `pair`."""
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", max_connections=1) as master:
+        host, _, port = master.addresses["nsq"].rpartition(":")
+        with socket.create_connection((host, int(port))) as client:
+            eventually(lambda: master.call(lambda server: server.net._count) == 1)
+            with socket.create_connection((host, int(port)), 30) as another:
+                assert b"too many connections" in another.recv(100)
+            peer = Peer(master.addresses["ha"])
+            peer.send(ha.OPENER)
+            assert peer.socket.recv(ha.GREETING_BYTES)[:4] == b"\xffPHB"
+            peer.close()
+            client.close()
+
+
+def test_two_machines_of_one_name_are_not_one_slave(master: Broker) -> None:
+    """The one that the master does not count would believe that it has all that was acknowledged."""
+    fill(master, 5)
+    first = following(master)
+    says_in_sync(first, True)
+    other = opened(master, hello(store_id=b"o" * 16))
+    head, body = other.frame() or pytest.fail("closed")
+    assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.WRONG_SET)
+    assert "set `node`" in ha.read_refuse(body)[1]
+    no_data(other)
+    asks = opened(master, hello(store_id=b"o" * 16, about={"node": "peer", "asks": True}))
+    assert (asks.frame() or pytest.fail("closed"))[0].kind == ha.ACCEPT
+    asks.close()
+    again = following(master)  # the same store: its former connection may be dead, and nobody has noticed
+    says_in_sync(again, True)
+    says_in_sync(first, False)
+    first.close()
+    again.close()
+    eventually(lambda: not master.call(lambda server: server.broker.copies.members))
+    following(master, b"o" * 16).close()
 
 
 def test_a_slave_that_has_more_than_the_master_is_told_how_much_is_shared(master: Broker) -> None:
@@ -308,14 +383,17 @@ def test_one_bit_flipped_on_the_wire_is_seen_and_sent_again(master: Broker, tmp_
     between.close()
 
 
-def test_a_slave_with_another_secret_gets_nothing(master: Broker, tmp_path: Path) -> None:
+def test_a_slave_with_another_secret_gets_nothing_and_says_so_once(
+    master: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "other").write_bytes(b"sixteen other bytes")
     fill(master, 20)
     between = Between(master.addresses["ha"], lambda data, seen: data)
     with slave_of(tmp_path, between.address, str(tmp_path / "other")) as slave:
-        eventually(lambda: between.connections >= 2)
+        eventually(lambda: between.connections >= 3)
         assert end(slave) == 0
     between.close()
+    assert caplog.text.count("where ha_secret_file is another one") == 1
 
 
 def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: str) -> None:
@@ -342,6 +420,30 @@ def test_a_slave_names_its_master_to_who_asks_it_instead(master: Broker, tmp_pat
             eventually(lambda: end(third) == end(master))
             fill(master, 5)
             eventually(lambda: end(third) == end(master))
+
+
+def test_a_former_master_that_cannot_write_down_that_it_is_a_slave_takes_nothing(tmp_path: Path, secret: str) -> None:
+    """Its disk is full, or fails: what it took would be cut off, once it follows."""
+
+    def in_place(server: Server) -> bool:
+        return server.broker is not None and not server.broker.store.following
+
+    with (
+        Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as old,
+        slave_of(tmp_path, old.addresses["ha"], secret, ha_port=0) as heir,
+    ):
+        fill(old, 5)
+        eventually(lambda: old.call(lambda server: server.broker.copies.available))
+        old.stop()
+        heir.call(lambda server: server.broker.mastership.promote(accept_loss=True))
+        eventually(lambda: heir.call(in_place))
+        odd = tmp_path / "a" / "ha" / "replica.json.tmp"
+        odd.mkdir()
+        old.start()
+        assert old.call(lambda server: front_of_server(server).newer is not None)
+        assert not old.call(in_place)
+        odd.rmdir()
+        eventually(lambda: old.call(lambda server: server.broker.copies.following))
 
 
 def test_a_node_that_names_anybody_is_believed_once(tmp_path: Path, secret: str) -> None:

@@ -78,6 +78,22 @@ def test_up_to_where_two_logs_are_one() -> None:
         assert shared_end(ours, our_end, theirs, their_end) == expected
 
 
+def test_a_table_that_has_let_its_oldest_epochs_go_is_still_of_the_same_log() -> None:
+    old = tuple(Epoch(n, b"8 bytes.", 10 * n) for n in range(1, EPOCHS_MAX + 1))
+    new = begun(old, b"new tag.", 20_000)
+    assert new[0] == old[1]
+    for ours, theirs in ((new, old), (old, new)):
+        assert common(ours, theirs) == EPOCHS_MAX - 1
+        assert shared_end(ours, 21_000, theirs, 20_500) == 20_000
+        assert shared_end(ours, 21_000, theirs, 15_000) == 15_000
+    newer = begun(new, b"newest t", 22_000)
+    assert shared_end(newer, 23_000, old, 20_500) == 20_000  # one that was away for two
+    assert common(old[:2], newer) == 0  # for more than a table holds
+    assert common(newer, (newer[0]._replace(tag=b"another."), *newer[1:])) == 0
+    assert common((FORK, *newer), newer) == EPOCHS_MAX
+    assert common((), newer) == common(newer, ()) == 0
+
+
 def test_a_new_epoch_begins_at_the_end_of_the_log() -> None:
     assert begun((), b"new tag.", 7) == (Epoch(1, b"new tag.", 7),)
     assert begun(EPOCHS, b"new tag.", 900) == (*EPOCHS, Epoch(3, b"new tag.", 900))

@@ -14,7 +14,7 @@ from client.test_staging import contents, stage
 from etcd_parts import ElectedSet, Etcd, Forwarder
 from fronts.raw_peer import RawPeer
 from fronts.remoting.test_sending import FailingDisk
-from ha_parts import SMALL, log_bytes
+from ha_parts import SMALL, log_bytes, record_in
 from penstock.client.results import SendStatus
 from penstock.client.staging import SinkRun, StageClient
 from penstock.disk.files import Files
@@ -636,11 +636,29 @@ def test_a_publish_that_came_without_its_end_is_cut_off_and_done_anew(pair: Elec
     pair.same_logs()
 
 
-def record_in(log: bytes, body: bytes) -> int:
-    """Where the record with this body stands in a log of one segment."""
-    position = 0
-    while True:
-        size = int.from_bytes(log[position : position + 4], "big")
-        if body in log[position : position + size]:
-            return position
-        position += size
+@pytest.mark.parametrize("led", [False, True])
+def test_a_set_that_leaves_its_engine_has_the_master_it_had(pair: ElectedSet, etcd: Etcd, led: bool) -> None:
+    """Each node was started with the same line: who follows then is not told by the settings, nor by who has ever led."""
+    wanted = acknowledged(pair.send(range(10)))
+    if led:
+        old = pair.master()
+        assert pair.ha("switch").returncode == 0
+        eventually(lambda: pair.master() != old)
+        pair.in_sync()
+    master = pair.master()
+    slave = next(name for name in pair.nodes if name != master)
+    for name in (slave, master):
+        pair.nodes[name].kill()
+        at = pair.nodes[name].words.index(f"engine={etcd.setting}")
+        del pair.nodes[name].words[at - 1 : at + 1]
+    pair.nodes[master].start()
+    epoch, before = pair.row(master)["epoch"], pair.nodes[master].says(f"slave in sync node={slave}")
+    wanted |= {body for body, status in pair.send(range(100, 110)).items() if status == SendStatus.SLAVE_NOT_AVAILABLE}
+    pair.nodes[slave].start()
+    eventually(lambda: pair.nodes[master].says(f"slave in sync node={slave}") > before)
+    assert {name: row["role"] for name, row in pair.rows().items()} == {master: "master", slave: "slave"}
+    assert pair.row(master)["epoch"] == epoch
+    wanted |= acknowledged(pair.send(range(200, 210)))
+    assert len(wanted) == 30
+    pair.holds(wanted)
+    pair.same_logs()

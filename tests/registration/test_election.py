@@ -19,7 +19,7 @@ from penstock.disk.files import Files
 from penstock.registration.election import Election
 from penstock.registration.engine import EngineAway
 from penstock.registration.etcd import Etcd
-from penstock.wire.etcd import Condition, Put
+from penstock.wire.etcd import Condition, Put, read_grant
 
 
 class Deaf(Etcd):
@@ -280,6 +280,28 @@ async def test_the_seat_is_taken_again_unless_somebody_has_stood(nodes: list[Nod
     assert await b.stand()
     await a.election.sit_again("the lease is gone")
     assert (await a.election.look()).lease == b.election.term.lease  # type: ignore[union-attr]
+
+
+async def test_a_lease_that_makes_no_sense_is_as_good_as_no_answer(nodes: list[Node], real: RealEtcd) -> None:
+    """From a proxy between, say, in the middle of taking the seat again: the master asks once more, and goes on."""
+    a, b, _ = nodes
+    await found(a, b)
+    term = a.election.term
+    assert term is not None
+    real.ask("lease/revoke", {"ID": str(term.lease)})
+    grant = a.engine.grant
+
+    async def nonsense(ttl_s: int) -> int:
+        return read_grant(b"<html>")
+
+    a.engine.grant = nonsense  # type: ignore[method-assign]
+    with pytest.raises(EngineAway):
+        await a.election.sit_again("the lease is gone")
+    assert a.election.away
+    assert a.election.leads
+    a.engine.grant = grant  # type: ignore[method-assign]
+    await a.election.sit_again("the lease is gone")
+    assert (await a.election.look()).lease == term.lease
 
 
 async def test_a_promise_is_kept_and_a_start_waits_for_what_it_may_have_promised(nodes: list[Node]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from penstock.embedded import ThreadedBroker
 from penstock.fronts.namesrv import NameServer
 from penstock.registration.registrar import News, Registration, RouteNeighbour
 from penstock.testing import Broker as RunningBroker
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import CommandParser, encode
 from polling import eventually
 
 
@@ -177,3 +182,31 @@ def test_the_order_of_a_topic_is_the_registrys_order_configuration(broker: Broke
     assert topic.order
     assert not registered("U")
     assert not registered()
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b'{"table": 5}'])
+def test_a_registry_that_answers_nonsense_is_asked_again(body: bytes) -> None:
+    """Another one may listen there by then; a broker that gave up would be out of every route, and say nothing."""
+    asked = 0
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        nonlocal asked
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                parser = CommandParser()
+                with connection:
+                    while data := connection.recv(1 << 16):
+                        for request in parser.feed(data):
+                            asked += request.code == RequestCode.REGISTER_BROKER
+                            connection.sendall(encode(request.reply(body=body)))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    own = {"registry_port": -1, "lookup_port": -1, "lookup_http_port": -1}
+    with RunningBroker(registry=f"127.0.0.1:{listener.getsockname()[1]}", **own):
+        eventually(lambda: asked > 1)
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(30)

@@ -15,15 +15,20 @@ from pathlib import Path
 import pytest
 
 import penstock
+from client.test_staging import contents, stage
 from fronts.raw_peer import RawPeer
-from ha_parts import SMALL, Process, eventually, log_bytes
+from ha_parts import SMALL, Process, eventually, log_bytes, record_in
 from penstock.client.reader import LogReader
 from penstock.client.results import SendStatus
+from penstock.client.staging import SinkRun, StageClient
 from penstock.disk.files import Files
 from penstock.errors import PenstockError
+from penstock.log import cutting
 from penstock.log.cutting import cut_tails
 from penstock.log.epochs import EpochFile
+from penstock.wire.codes import RequestCode
 from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand, encode
 from ports import free_port
 from silence import silent
 
@@ -135,6 +140,64 @@ def test_master_and_slave_change_places_and_back(pair: Pair) -> None:
     pair.b.start()  # the role outlives the process, whatever the settings say
     pair.a.start()
     pair.in_sync("b", "a")
+
+
+def test_settings_that_were_taken_anew_outlive_a_change_of_role(tmp_path: Path) -> None:
+    """Else the node would go on with those of its start: delete what was to be kept longer, say."""
+    pair = Pair(tmp_path)
+    file = tmp_path / "p.toml"
+    file.write_text("[broker]\nfile_reserved_time_hours = 5\n")
+    for node in (pair.a, pair.b):
+        node.words += ["--config", str(file)]
+    try:
+        pair.start()
+        file.write_text("[broker]\nfile_reserved_time_hours = 500\nchannel_window = 5\n")
+        with penstock.Admin(pair.name_server) as admin:
+            told = {(row["setting"], row["to"], row["effect"]) for row in admin.reload_config()}
+            assert told == {("broker.file_reserved_time_hours", 500, "now"), ("broker.channel_window", 5, "restart")}
+            assert pair.ha("switch", "--to", "b").returncode == 0
+            pair.in_sync("b", "a")
+            (members,) = admin.cluster_info().brokers.values()
+            for address in members.values():
+                peer = RawPeer(address)
+                peer.write(encode(RemotingCommand(RequestCode.GET_BROKER_CONFIG)))
+                assert b"fileReservedTime=500\n" in peer.read().body
+                peer.close()
+            assert admin.reload_config() == []  # told once
+    finally:
+        pair.stop()
+
+
+def test_a_slave_that_is_started_as_the_master_ends_no_publish_of_another_one(tmp_path: Path) -> None:
+    """It had come by half. In the epoch of its former master its rest would be other bytes than that one has: it is cut off."""
+    pair = Pair(tmp_path).start()
+    try:
+        with penstock.Admin(pair.name_server) as admin:
+            admin.create_topic("T", 1, level="pair")
+        run, rows = SinkRun("S", "q", "run"), [b"%06d" % n for n in range(100)]
+        with StageClient(pair.name_server) as client:
+            client.publish(run, 0, [stage(client, run, 0, rows)])
+        end = int(str(pair.rows()["a"]["written"]))
+        eventually(lambda: int(str(pair.rows()["b"]["written"])) == end)
+        for node in (pair.a, pair.b):
+            node.kill()
+            (node.folder / "ha" / "confirmed").unlink(missing_ok=True)
+        half = record_in(log_bytes(pair.b.folder, end), b"000050")
+        cutting.intend(Files(), pair.b.folder, half, end, 1, "half of it had come")
+        pair.b.words[pair.b.words.index("role=slave")] = "role=master"
+        pair.b.start()
+        assert pair.b.says("a publish came without its end") == 1
+        pair.a.start()
+        pair.in_sync("b", "a")
+        assert contents(pair.name_server) == []
+        with StageClient(pair.name_server) as client:
+            client.publish(run, 0, [stage(client, run, 0, rows)])
+        eventually(lambda: contents(pair.name_server) == rows)
+        pair.a.stop()
+        pair.b.stop()
+        same_logs(pair)
+    finally:
+        pair.stop()
 
 
 def diverge(tmp_path: Path, **settings: object) -> tuple[Pair, set[bytes]]:

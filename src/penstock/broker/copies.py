@@ -199,7 +199,10 @@ class Copies:
     # -- a master ----------------------------------------------------------------------------------------------------
 
     def enter(self, member: Member) -> None:
-        """A slave has connected; a former connection of the same node counts no more."""
+        """A slave has connected; a former connection of the same node counts no more, and is told so."""
+        former = self.members.get(member.node)
+        if former is not None:
+            former.judge(False, "it has another connection")
         self.members[member.node] = member
         if not self.ever:  # so much have readers seen
             self.ever = True

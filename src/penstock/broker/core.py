@@ -43,6 +43,7 @@ class Core:
         self.limits = limits
         self.folder = Path(config.data)
         self.reload: Callable[[], list[dict[str, object]]] = _no_reload
+        self.changed: dict[str, int] = {}  # settings that are not as they were at the start
         self.time = BrokerClock(clock)
         self.started_ms = clock.now_ms()
         self.store_host = msgid.pack_host(f"{_own_address(config)}:{max(0, config.remoting_port)}")
@@ -81,7 +82,8 @@ class Core:
         self.reload = reload
 
     def change(self, values: Mapping[str, int]) -> None:
-        """Settings that are looked at each time, and those of retention: they hold until the broker stops."""
+        """Settings that are looked at each time, and those of retention: they hold until the process ends."""
+        self.changed |= values
         config = self.config = replace(self.config, **values)  # type: ignore[arg-type]
         self.store.take_options(_with_retention(self.store.options, config))
 

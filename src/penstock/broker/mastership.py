@@ -83,6 +83,11 @@ class Mastership:
         """There is an engine, and this one speaks with it."""
         self._electing = electing
 
+    @property
+    def elected(self) -> bool:
+        """Whether an engine says who is the master."""
+        return self._electing is not None
+
     def tend_by(self, tending: Tending) -> None:
         """There is an engine, and this one changes for people what it holds."""
         self.tending = tending
@@ -169,6 +174,13 @@ class Mastership:
         )
         return True
 
+    def cut_unfinished(self) -> bool:
+        """A node that was a slave and is to lead: whether it starts anew first, to cut such a publish off."""
+        unfinished = self.intend_cut_of_unfinished()
+        if unfinished:
+            self._again("a publish without its end is cut off")
+        return unfinished
+
     def _become(self, role: str, why: str) -> None:
         try:
             self.replica.become(role)
@@ -216,6 +228,8 @@ class Mastership:
         copies = self._copies
         if copies.following:
             raise Refused(f"node {self.replica.node} is a slave; its master is {copies.master or 'away'}")
+        if node == self.replica.node:
+            raise Refused(f"node {node} is the master already")
         if self.heir is not None:
             raise Refused(f"{self.heir.node} is about to be the master")
         able = [member for member in copies.members.values() if member.in_sync and member.takes]
@@ -224,7 +238,7 @@ class Mastership:
             known = copies.members.get(node)
             if known is not None and not known.in_sync:
                 raise Refused(f"node {node} is not in sync: {known.why_not}")
-            raise Refused(f"{f'node {node}' if node else 'no slave'} is in sync and has an ha_port")
+            raise Refused(f"no slave{f' {node}' if node else ''} is in sync and has an ha_port")
         self.heir, self.given = heir, False
         self._until_ms = self._core.time.mono_ms + HAND_OVER_MS
         self._store.follow(True)  # nothing is appended any more
@@ -263,10 +277,11 @@ class Mastership:
         return True
 
     def keep(self, why: str) -> None:
-        """The place is not given away after all."""
-        log.error("the place of the master is kept reason=%s", why)
+        """The place is not given away after all; one that was lost meanwhile, with the lease, stays lost."""
         self.heir, self.given = None, False
-        self._store.follow(False)
+        if self._copies.leads:
+            log.error("the place of the master is kept reason=%s", why)
+            self._store.follow(False)
 
     def taken(self) -> None:
         """The heir is the master."""

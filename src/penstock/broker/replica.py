@@ -22,9 +22,10 @@ from penstock.disk.tables import load, save
 from penstock.errors import ConfigError, StoreError
 from penstock.limits import is_loopback
 from penstock.log.epochs import EPOCHS_MAX, EpochFile, begun, checked
-from penstock.wire.ha import ID_BYTES, TAG_BYTES, Epoch
+from penstock.wire.ha import FRAME_BYTES_MAX, ID_BYTES, TAG_BYTES, Epoch
 
 PEERS_MAX = 100
+COPIED_BYTES_MAX = FRAME_BYTES_MAX - (1 << 20)  # of a body: there are its properties, too, and the frame
 NO_SET = bytes(ID_BYTES)
 
 _CONFIRMED = struct.Struct(">qI")
@@ -45,6 +46,11 @@ def check_role(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError(
             "a broker of a replica set needs its remoting_port",
             "Its slaves and `penstock ha` ask it there: set remoting_port, or unset ha_port and role.",
+        )
+    if of_a_set(config) and config.max_message_size > COPIED_BYTES_MAX:
+        raise ConfigError(
+            f"max_message_size cannot be {config.max_message_size} in a replica set",
+            f"A larger one than {COPIED_BYTES_MAX} would never reach a slave, nor what comes behind it.",
         )
     for pattern in parts(config.ha_rocketmq):
         if pattern in ("*", "*.*.*.*"):
@@ -89,6 +95,12 @@ def copied(files: Files, folder: Path) -> bool:
     """Whether other nodes have had this log, or it is a copy of theirs: what is damaged here may be sound there."""
     table = load(files, folder / "ha" / "replica.json") or {}
     return bool(table.get("followed", False) or table.get("peers"))
+
+
+def was_slave(files: Files, folder: Path) -> bool:
+    """Whether the log of this data folder ends as another node has written it, whatever the broker is now."""
+    table = load(files, folder / "ha" / "replica.json") or {}
+    return bool(table.get("epoch")) and not table.get("led", False)
 
 
 class Replica:
@@ -136,6 +148,10 @@ class Replica:
             raise StoreError(
                 f"{self._folder / 'replica.json'} cannot be read: restore it, or set the folder aside"
             ) from None
+        if (
+            table.get("epoch", self.epoch) != self.epoch
+        ):  # a change ended between the two files: it led no epoch that is new here
+            self.led = False
         if self.store_id == NO_SET:
             self.store_id = os.urandom(ID_BYTES)
             self.loss = int.from_bytes(os.urandom(4), "big")
@@ -249,10 +265,13 @@ class Replica:
         """This node cuts nothing below by itself: it may have been acknowledged, or seen, and be nowhere else."""
         return flushed if self.led and self.alone else min(flushed, confirmed)
 
-    def join(self, set_id: bytes, epochs: tuple[Epoch, ...]) -> None:
-        """Follow a master of this set, whose epochs these are. StoreError."""
-        if (set_id, epochs, False) != (self.set_id, self.epochs, self.led):
-            self._change(set_id=set_id, epochs=epochs[-EPOCHS_MAX:], led=False, alone=False)
+    def join(self, set_id: bytes, epochs: tuple[Epoch, ...], *, elected: bool = False) -> None:
+        """Follow a master of this set, whose epochs these are. One whom an engine has `elected`: should there be no engine at a
+        later start, this node is a slave, whatever its settings say. StoreError.
+        """
+        role = "slave" if elected else self.role
+        if (set_id, epochs, False, role) != (self.set_id, self.epochs, self.led, self.role):
+            self._change(set_id=set_id, epochs=epochs[-EPOCHS_MAX:], led=False, alone=False, role=role)
 
     # -- up to where a slave's log is confirmed --------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from penstock.broker.levels import LEVEL_PAIR_DISK
 from penstock.broker.mirrors import Mirror, Mirrors
 from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
 from penstock.broker.publish import BatchPublish
+from penstock.broker.replica import was_slave
 from penstock.broker.runs import Run, Runs
 from penstock.broker.sinks import Note, Sink, Sinks
 from penstock.broker.spool import CHUNK_BYTES_MAX, TOKEN, Piece, Spool, Spools, illegal, lost, pieces
@@ -110,7 +111,9 @@ class Staging:
     def open(self) -> None:
         """Find the spools, finish a publish that was cut short. After the store and the topics are open."""
         self._spool_files.open()
-        if self.sinks.begun is not None and not self._core.store.following:
+        core = self._core
+        # What another one has begun is cut off before this node's epoch begins (`Mastership.cut_unfinished`).
+        if self.sinks.begun is not None and not core.store.following and not was_slave(core.files, core.folder):
             self._batch.finish_cut_short(self.sinks.begun, self._write_tables)
         for spool in list(self.spools.values()):
             sink = self.sinks.by_name.get(spool.sink)

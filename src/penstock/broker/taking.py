@@ -23,6 +23,7 @@ from penstock.errors import ConfigError, Refused, WireError
 from penstock.log import epochs
 from penstock.log.store import LogStore
 from penstock.wire import fastjson, ha
+from penstock.wire.codes import PERM_READ
 from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.broker")
@@ -32,6 +33,7 @@ APART_MS = 10_000  # clocks that differ less are left alone
 AGREE_MS, AGREE_AFTER_MS = 1_000, 250
 LAST_MS = 253_402_300_800_000  # the end of the year 9999
 DELIVERED_MAX = 5_000  # delayed messages that are looked at in one go
+OFFSETS_MS = 1_000
 
 
 def secret_of(config: BrokerConfig) -> bytes:
@@ -87,6 +89,9 @@ class Tables:
         self._broker = broker
         self._versions: tuple[object, object] = (None, None)
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self._due_ms = 0
+        self._ready = b""  # offsets that are still to be told
+        self._position = 0  # and where the log ended when they were looked at
 
     @property
     def fresh(self) -> bool:
@@ -100,8 +105,23 @@ class Tables:
             self._versions = dict(topics.version), dict(groups.version)
             yield fastjson.dumps({"topics": topics.as_file(), "groups": groups.as_table()})
 
-    def offsets(self) -> Iterator[bytes]:
-        """Committed offsets that have changed since."""
+    def offsets(self, mono_ms: int, sent: int, at_once: bool = False) -> Iterator[bytes]:
+        """Committed offsets that have changed since, once a second or `at_once`, for a slave that was sent the log up to `sent`.
+
+        A group goes on behind a message because it stands elsewhere in the log, with the retries or the dead letters, or because
+        the log says what became of it (a transaction): so they are told once the slave was sent the log up to where it ended
+        then. One that became the master without would never deliver it again.
+        """
+        for _ in range(2):  # what waited, then what has changed since
+            if self._ready and sent >= self._position:
+                ready, self._ready = self._ready, b""
+                yield ready
+            if not self._ready and (at_once or mono_ms >= self._due_ms):
+                self._due_ms = mono_ms + OFFSETS_MS
+                self._position = self._broker.store.end_position
+                self._ready = self._changed_offsets()
+
+    def _changed_offsets(self) -> bytes:
         table = self._broker.offsets.table
         changed = {key: queues for key, queues in table.items() if self._offsets.get(key) != queues}
         gone = [key for key in self._offsets if key not in table]
@@ -109,10 +129,11 @@ class Tables:
             self._offsets[key] = dict(queues)
         for key in gone:
             del self._offsets[key]
-        if changed or gone:
-            told = {f"{topic}@{group}": queues for (topic, group), queues in changed.items()}
-            told |= {f"{topic}@{group}": {} for topic, group in gone}
-            yield fastjson.dumps({"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}})
+        if not changed and not gone:
+            return b""
+        told = {f"{topic}@{group}": queues for (topic, group), queues in changed.items()}
+        told |= {f"{topic}@{group}": {} for topic, group in gone}
+        return fastjson.dumps({"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}})
 
 
 class Taking:
@@ -162,13 +183,18 @@ class Taking:
     def take_groups(self, told: dict[str, object]) -> None:
         """These groups, and no others."""
         groups, now_ms = self._broker.groups, self._broker.now_ms
-        table = shapes.entries(shapes.entries(told, "groups"), "subscriptionGroupTable")
+        tables = shapes.entries(told, "groups")
+        table, bans = (shapes.entries(tables, name) for name in ("subscriptionGroupTable", "forbiddenTable"))
         for name, config in table.items():
             known = groups.by_name.get(name)
             if known is None or known.as_config() != config:
                 groups.update({"groupName": name, **config}, now_ms)
         for name in [name for name in groups.by_name if name not in table]:
             groups.delete(name, now_ms)
+        for name, group in groups.by_name.items():
+            banned = {topic for topic, bits in bans.get(name, {}).items() if isinstance(bits, int) and bits & PERM_READ}
+            for topic in banned ^ group.forbidden:
+                groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
         """These committed offsets beside those there are; none of a group on a topic: there are none any more."""

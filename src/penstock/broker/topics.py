@@ -447,6 +447,7 @@ class TopicTable:
         A topic whose queues hold no message behind where they ended when it was deleted stays deleted. One that was given
         fewer queues than the store has of it keeps the others, to be read.
         """
+        self._lower_floors(queues)
         for name, by_id in queues.items():
             topic = self.by_name.get(name)
             if topic is not None:
@@ -461,6 +462,15 @@ class TopicTable:
             ):
                 count = max(by_id) + 1
                 self.create(name, count, count, announce=False)
+
+    def _lower_floors(self, queues: Mapping[bytes, Mapping[int, ConsumeQueue]]) -> None:
+        """A slave that was told of a purge before it had what was purged, and gets no more of that: its queues go on where they
+        end, and what is stored there is not what was purged. A master says it again to its slaves.
+        """
+        for name, floors in self._floors.items():
+            by_id = queues.get(name, {})
+            for queue_id, floor in floors.items():
+                floors[queue_id] = min(floor, by_id[queue_id].max_offset if queue_id in by_id else 0)
 
     # -- topics.json ---------------------------------------------------------------------------------------------
 

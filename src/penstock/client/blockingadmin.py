@@ -123,7 +123,7 @@ class _BrokerAdmin(_GroupAdmin):
         return portal().run(self._inner.clients())
 
     def reload_config(self, broker: str | None = None) -> list[Json]:
-        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
+        """Have all brokers, or one, read their settings again, slaves as well: what changed, and whether that holds now."""
         return portal().run(self._inner.reload_config(broker))
 
 

@@ -276,7 +276,10 @@ class Files:
         """Bytes of the folder's file system: (used, used and available to us), as `df` counts and RocketMQ does: blocks that
         are reserved for root are neither.
         """
-        stat = os.statvfs(folder)
+        try:
+            stat = os.statvfs(folder)
+        except OSError as error:
+            raise _failed(error, folder) from error
         used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
         return used, used + stat.f_bavail * stat.f_frsize
 

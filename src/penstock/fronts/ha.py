@@ -37,7 +37,6 @@ BLOCK_BYTES = 232 << 10  # of records in one DATA: with its sums it fits a read
 GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
-OFFSETS_MS = 1_000
 
 
 class MasterSession(HaSession):
@@ -48,6 +47,7 @@ class MasterSession(HaSession):
         self.front = front
         self.member: Member | None = None
         self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
+        self.store_id = b""
         self._level = logging.ERROR
         self._about: JsonObject = {}
         self.feeder: Feeder | None = None
@@ -59,7 +59,6 @@ class MasterSession(HaSession):
         self._said_in_sync = False
         self._hurried = False
         self._sent_ms = -PACE_MS
-        self._offsets_ms = 0
         self.bare: RocketmqSlave | None = None  # it speaks RocketMQ's protocol
 
     def feed(self, owner: bytearray, total: int) -> int:
@@ -124,6 +123,8 @@ class MasterSession(HaSession):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
         if node == replica.node or not node:
             return self._refuse(ha.WRONG_SET, f"it calls itself {node!r}, as the master does: set `node`")
+        if not told.about.get("asks") and self.front.has_other(node, told.store_id):
+            return self._refuse(ha.WRONG_SET, f"another slave, which is connected, calls itself {node!r}: set `node`")
         if told.segment_size != store.log.file.size:
             text = f"its mapped_file_size_commit_log is {told.segment_size}, the master's {store.log.file.size}"
             return self._refuse(ha.WRONG_SEGMENTS, text)
@@ -144,7 +145,7 @@ class MasterSession(HaSession):
         self.member = Member(
             node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss
         )
-        self._about = told.about
+        self._about, self.store_id = told.about, told.store_id
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
@@ -220,10 +221,8 @@ class MasterSession(HaSession):
         heir = self.front.mastership.heir is member
         for kind, body in self.channels.news(mono_ms, feeder.position, heir):
             self.say(ha.meta(epoch, kind, 0, body))
-        if mono_ms >= self._offsets_ms:
-            self._offsets_ms = mono_ms + OFFSETS_MS
-            for body in self.tables.offsets():
-                self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        for body in self.tables.offsets(mono_ms, feeder.position, heir):
+            self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
         if self.sender is not None:
             self.sender.turn(epoch, mono_ms, end)
             member.note_staged(self.sender.lacks, self.sender.failed)
@@ -437,6 +436,14 @@ class HaFront(Front):
             self.broker.copies.renumber(number)
             self._renumbered()
 
+    def has_other(self, node: str, store_id: bytes) -> bool:
+        """Whether a slave of this name follows whose store is another one: two machines with one host name, say."""
+        return any(
+            isinstance(session, MasterSession) and session.feeder is not None and not session.closing
+            and session.peer.keys() == {node} and session.store_id != store_id
+            for session in self.sessions
+        )  # fmt: skip
+
     def _keep(self, session: HaSession) -> HaSession:
         self.sessions.add(session)
         return session
@@ -516,10 +523,21 @@ class HaFront(Front):
             return self._term.until_ms if self._term is not None else None
         if mono_ms >= self._due_ms:
             self._due_ms = mono_ms + BEAT_MS
-            if self.broker.copies.following:
-                used, size = self.broker.files.usage(self.broker.folder)
-                self.free_bytes = size - used
-            self.replica.keep_confirmed(self.broker.copies.confirmed)
+            self._look_at_disk(mono_ms)
             for session in list(self.sessions):
                 session.look(mono_ms)
         return self._due_ms
+
+    def _look_at_disk(self, mono_ms: int) -> None:
+        """How much room there is, and note what is confirmed. A disk that does not let us is no reason to fall silent: a slave
+        would go, or be taken out of the set, that has all there is.
+        """
+        broker = self.broker
+        try:
+            if broker.copies.following:
+                used, size = broker.files.usage(broker.folder)
+                self.free_bytes = size - used
+            self.replica.keep_confirmed(broker.copies.confirmed)
+        except StoreError as error:
+            if self.told.is_news("confirmed", mono_ms):
+                log.error("not noted what is confirmed, tried again error=%s", error)

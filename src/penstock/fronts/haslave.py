@@ -64,6 +64,7 @@ class SlaveSession(HaSession):
         self.refusal = ""  # why the master does not let us follow
         self.other = ""  # the master instead, says who is not
         self.not_master = False
+        self.unanswered = False  # it was told who we are, and has said nothing since
         self.bare = False  # it is RocketMQ's
         self._said = (-1, -1)
         self._said_ms = -PACE_MS
@@ -82,6 +83,7 @@ class SlaveSession(HaSession):
         if secret and not self.front.secret:
             raise WireError("the master wants a secret: set ha_secret_file")
         self.say(ha.hello(self.hello(), self.front.secret, nonce))
+        self.unanswered = True
         return ha.GREETING_BYTES
 
     def _meet_rocketmq(self) -> None:
@@ -111,6 +113,7 @@ class SlaveSession(HaSession):
         )  # fmt: skip
 
     def frame(self, head: ha.Head, owner: bytearray) -> None:
+        self.unanswered = False
         if head.kind == ha.DATA and self.running:
             self._data(head, owner)
         elif head.kind == ha.BEAT and self.running:
@@ -174,7 +177,7 @@ class SlaveSession(HaSession):
             self._cut(told, head.epoch)
             return
         self.front.renumber(told.about)
-        self.front.replica.join(told.set_id, checked(told.epochs))
+        self.front.replica.join(told.set_id, checked(told.epochs), elected=self.front.mastership.elected)
         self.front.replica.note_peers(peers_of(told.about))
         self.front.mastership.hear_master(True)
         self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
@@ -211,6 +214,9 @@ class SlaveSession(HaSession):
             log.error("not taken over error=%s", error)
 
     def lost(self) -> None:
+        if self.unanswered and not self.closing and self._is_news("unanswered"):
+            log.warning("the master has ended the connection without a word, as it does where ha_secret_file is another one: its "
+                        "log says why master=%s", self.remote)  # fmt: skip
         if self.running:
             self.front.mastership.hear_master(False)
             self.front.follow_at("")
@@ -308,6 +314,7 @@ class AskingSession(SlaveSession):
         self.end()
 
     def frame(self, head: ha.Head, owner: bytearray) -> None:
+        self.unanswered = False
         if head.kind == ha.REFUSE:  # a slave, like us, or behind us
             self.end()
         else:

@@ -37,6 +37,7 @@ class Recovery(msgspec.Struct):
 
     clean: bool = False
     power_cut: bool = False
+    lossy: bool = False  # it is one, or a former start has found one and nobody has written down what follows
     epoch: int = 0
     start: int = 0
     end: int = 0

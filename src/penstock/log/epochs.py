@@ -83,10 +83,22 @@ class EpochFile:
         tables.replace(self._files, self.path, encode(epochs))
 
 
+def aligned(ours: Sequence[Epoch], theirs: Sequence[Epoch]) -> tuple[Sequence[Epoch], Sequence[Epoch]]:
+    """Two tables from the first epoch that both can have: a table lets its oldest ones go (`EPOCHS_MAX`), and one node does so
+    before the other hears of the epoch for which it did. An epoch in common says that all before it are.
+    """
+    if ours and theirs:
+        if ours[0].number < theirs[0].number and theirs[0] in ours:
+            ours = ours[ours.index(theirs[0]) :]
+        elif theirs[0].number < ours[0].number and ours[0] in theirs:
+            theirs = theirs[theirs.index(ours[0]) :]
+    return ours, theirs
+
+
 def common(ours: Sequence[Epoch], theirs: Sequence[Epoch]) -> int:
-    """How many epochs two tables have in common, from the front."""
+    """How many epochs two tables have in common, from the first that both can have."""
     count = 0
-    for mine, other in zip(ours, theirs, strict=False):
+    for mine, other in zip(*aligned(ours, theirs), strict=False):
         if mine != other:
             break
         count += 1
@@ -97,7 +109,7 @@ def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], the
     """Up to where two logs are one, by their epochs: to the end of the last one in common, on either side."""
     count = common(ours, theirs)
     ends = [our_end, their_end]
-    ends += [table[count].start for table in (ours, theirs) if count < len(table)]
+    ends += [table[count].start for table in aligned(ours, theirs) if count < len(table)]
     return min(ends)
 
 

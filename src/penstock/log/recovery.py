@@ -22,7 +22,7 @@ import msgspec
 
 from penstock.errors import Locked, StoreError
 from penstock.log import checkpoint as marks
-from penstock.log import cutting
+from penstock.log import cutting, lostend
 from penstock.log.contents import Contents, Recovery
 from penstock.log.derived import Derived
 from penstock.log.state import LogState
@@ -82,14 +82,16 @@ class _Recoverer:
             for queue in by_id.values():
                 queue.follow(log.file.first)
                 queue.reserve(queue.max_offset + store.options.reserve_offsets)
-        if not report.clean:
-            report.power_cut = self._power_cut(aborted, cut=intent is not None)
-            if report.power_cut and store.options.whole:
-                raise StoreError(
-                    f"a power cut may have taken the end of the log, which is at {log.end} now, and this master's slaves may "
-                    "have more: start such a slave as the master (docs/replication.md), or this one with ha_accept_loss=true"
-                )
-            if report.power_cut and not store.following:  # a master gives the offsets of its copy
+        report.power_cut = not report.clean and self._power_cut(aborted, cut=intent is not None)
+        report.lossy = report.power_cut or lostend.noted(self.folder)
+        if report.lossy and store.options.whole:
+            raise StoreError(
+                f"a power cut may have taken the end of the log, which is at {log.end} now, and this master's slaves may "
+                "have more: start such a slave as the master (docs/replication.md), or this one with ha_accept_loss=true"
+            )
+        if report.power_cut:
+            lostend.note(files, self.folder)
+            if not store.following:  # a master gives the offsets of its copy
                 self.derived.close_gaps()
         if shed or not report.clean:
             self._flush_all()

@@ -156,8 +156,7 @@ class Campaign:
         front.broker.core.flush_log()
         if not store.healthy or store.flushed_position < store.end_position:
             raise StoreError("its log cannot be flushed")
-        if front.mastership.intend_cut_of_unfinished():
-            self._again("a publish without its end is cut off")
+        if front.mastership.cut_unfinished():
             return False
         if view.state is not None and not self._demanded and await self._better(view):
             return False
@@ -265,22 +264,32 @@ class Incumbent:
                 self._net.begin()
                 self._front.fence(self._term.over)
                 return
-            broker = self._front.broker
-            if not broker.store.healthy and broker.copies.available:
-                await self._give_up("a flush has failed, and a slave in sync has all that was acknowledged")
-                return
-            if broker.store.refusal == status.DISK_FULL:
-                self._seek_room()
             try:
-                if self._heir:
-                    if await self._hand_over():
-                        return
-                elif not self._term.by_favour and (self._unsure or self._roll.wanted != self._roll.known):
-                    await self._change()
-                else:
-                    await self._take(await self._election.look())
+                if await self._step():
+                    return
             except EngineAway:
                 await asyncio.sleep(PAUSE_S)
+            except (
+                PenstockError
+            ) as error:  # a master that asked nothing more could not change its set, or give its place away
+                log.error("what a master does with the engine has failed, and is tried again error=%s", error)
+                await asyncio.sleep(PAUSE_S)
+
+    async def _step(self) -> bool:
+        """What is to be done now; whether this node is the master no more."""
+        broker = self._front.broker
+        if not broker.store.healthy and broker.copies.available:
+            await self._give_up("a flush has failed, and a slave in sync has all that was acknowledged")
+            return True
+        if broker.store.refusal == status.DISK_FULL:
+            self._seek_room()
+        if self._heir:
+            return await self._hand_over()
+        if not self._term.by_favour and (self._unsure or self._roll.wanted != self._roll.known):
+            await self._change()
+        else:
+            await self._take(await self._election.look())
+        return False
 
     def _seek_room(self) -> None:
         """The disk is full, and nothing is taken any more: change places with the slave in sync that has most room, if that is

@@ -203,25 +203,32 @@ class Election:
         nothing was changed in between. EngineAway.
         """
         async with self._sitting:
-            term, view = self.term, await self.look()
-            if term is None or term.over:
-                return
-            if view.state is None or view.state.tag != term.state.tag:
-                term.end("the engine names another master" if view.state is not None else "the engine has lost the set")
-            elif view.seat is not None:
-                if view.lease not in self._leases:
-                    term.end("the engine names another master")
-                elif view.lease != term.lease:
-                    term.sit(view.lease, self._leases[view.lease])
-            elif self._clock.monotonic_ms() >= term.until_ms or self._seat is None:
-                term.end(why)
-            else:
-                asked_ms = self._clock.monotonic_ms()
-                lease = await self._new_lease(asked_ms)
-                conditions = [Unchanged(f"{self._prefix}master", 0), Unchanged(f"{self._prefix}state", view.revision)]
-                if await self._engine.change(conditions, [Put(f"{self._prefix}master", self._seat.encode(), lease)]):
-                    log.warning("the lease was gone, and is given anew epoch=%d", term.state.epoch)
-                    term.sit(lease, asked_ms)
+            try:
+                await self._sit(why)
+            except WireError as error:  # as good as no answer: it is looked again what became of it
+                self._missed(str(error))
+                raise EngineAway(str(error)) from None
+
+    async def _sit(self, why: str) -> None:
+        term, view = self.term, await self.look()
+        if term is None or term.over:
+            return
+        if view.state is None or view.state.tag != term.state.tag:
+            term.end("the engine names another master" if view.state is not None else "the engine has lost the set")
+        elif view.seat is not None:
+            if view.lease not in self._leases:
+                term.end("the engine names another master")
+            elif view.lease != term.lease:
+                term.sit(view.lease, self._leases[view.lease])
+        elif self._clock.monotonic_ms() >= term.until_ms or self._seat is None:
+            term.end(why)
+        else:
+            asked_ms = self._clock.monotonic_ms()
+            lease = await self._new_lease(asked_ms)
+            conditions = [Unchanged(f"{self._prefix}master", 0), Unchanged(f"{self._prefix}state", view.revision)]
+            if await self._engine.change(conditions, [Put(f"{self._prefix}master", self._seat.encode(), lease)]):
+                log.warning("the lease was gone, and is given anew epoch=%d", term.state.epoch)
+                term.sit(lease, asked_ms)
 
     async def _new_lease(self, asked_ms: int) -> int:
         lease = await self._engine.grant(-(-self.lease_ms // S_MS))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.broker.broker import Broker
+from penstock.errors import WireError
 from penstock.fronts.namesrv import NameServer
 from penstock.net import Net
 from penstock.registration.caller import Caller
@@ -163,13 +164,22 @@ class Registration:
         for call in self.on_master:
             call(reply.ext.get("haServerAddr", ""))
         if reply.body:
-            table = fastjson.loads(reply.body).get("table") or {}
-            ordered = {name.encode() for name in table}
+            ordered = {name.encode() for name in _table(fastjson.loads(reply.body))}
             by_name = self.broker.topics.by_name
             for name in by_name if self._asked is None else {*self._asked, *(ordered ^ self._ordered)}:
                 if (topic := by_name.get(name)) is not None:
                     topic.keep_order(name in ordered)
             self._ordered = ordered
+
+
+def _table(told: object) -> dict[str, object]:
+    """The table in what a registry answers. WireError."""
+    table = told.get("table") if isinstance(told, dict) else told
+    if table is None:
+        return {}
+    if not isinstance(table, dict):
+        raise WireError("a registry whose table is none")
+    return table
 
 
 class RouteNeighbour:
@@ -241,7 +251,7 @@ class Registrar:
                 pause = self.registration.broker.config.register_broker_period_ms / 1000
                 if self.registration.seeking():
                     pause = RECONNECT_S
-            except (OSError, TimeoutError) as error:
+            except (OSError, TimeoutError, WireError) as error:
                 if isinstance(error, ConnectionRefusedError):
                     self.news.refused()
                 self.news.everything()

@@ -12,9 +12,10 @@ from ssl import SSLContext
 from penstock.broker.broker import Broker
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
-from penstock.errors import ConfigError, Refused
+from penstock.errors import ConfigError, Refused, StoreError
 from penstock.fronts.bare import admitted
 from penstock.fronts.ha import HaFront
+from penstock.log import lostend
 from penstock.net import Net, Session
 from penstock.registration.campaign import Campaign, Incumbent
 from penstock.registration.care import Caretaker
@@ -52,6 +53,7 @@ def make_front(broker: Broker, registration: Registration, again: Callable[[str]
     replica.open(lossy=lossy)
     broker.copies.belong(replica)
     if broker.config.role == "slave":
+        lostend.over(broker.files, broker.folder)
         broker.copies.follow(replica.confirmed())
     broker.copies.lead(False)
     front = HaFront(broker, replica, registration.address, registration.ha_address, again)
@@ -73,6 +75,7 @@ def lead(front: HaFront, *, lossy: bool) -> None:
         log.warning("a loss is accepted: what slaves have beyond %d is refused; unset ha_accept_loss",
                     broker.store.end_position)  # fmt: skip
     replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
+    lostend.over(broker.files, broker.folder)
     broker.copies.lead(True)
     broker.store.follow(False)
 
@@ -112,7 +115,7 @@ async def begin(net: Net, front: HaFront, registration: Registration, *, lossy: 
     if front.broker.config.role == "slave":
         return asyncio.create_task(MasterLink(net, front, registration).run())
     watch = Watch(net, front, registration)
-    if not await watch.superseded():
+    if not await watch.superseded() and front.newer is None and not front.mastership.cut_unfinished():
         lead(front, lossy=lossy)
     return asyncio.create_task(watch.run())
 
@@ -132,16 +135,20 @@ class Watch:
         self._named = ha_address
 
     async def superseded(self) -> bool:
-        """Ask all; whether there was a newer master: then this node starts anew."""
+        """Ask all; whether there was a newer master: then this node starts anew. Where it cannot write down that it is a slave
+        now, it is the master no more all the same, and tries again.
+        """
         front = self._front
         addresses = {*front.replica.peers.values(), self._named} - {"", front.ha_address}
         await asyncio.gather(*(self._ask(address) for address in addresses))
         if front.newer is None:
             return False
+        front.retire()
         try:
             front.mastership.superseded(*front.newer)
-        except Refused as error:
-            log.error("a newer master is not followed error=%s", error)
+        except (Refused, StoreError) as error:
+            if front.told.is_news("superseded", front.broker.mono_ms):
+                log.error("there is a newer master, and this node cannot become its slave yet error=%s", error)
             return False
         return True
 
@@ -153,7 +160,7 @@ class Watch:
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask, context)
                 while connection.transport is not None:
                     await asyncio.sleep(ASK_S / 100)
-        except (OSError, ValueError, TimeoutError, ConfigError):
+        except (OSError, ValueError, OverflowError, TimeoutError, ConfigError):
             return  # it is away: nobody to follow
 
     async def run(self) -> None:
@@ -231,7 +238,7 @@ class MasterLink:
             pause_s = RECONNECT_S / 4 if self._by_engine else RECONNECT_S
             try:
                 pause_s = self._look_back(address, await self._stay(address), pause_s)
-            except (OSError, ValueError, ConfigError) as error:
+            except (OSError, ValueError, OverflowError, ConfigError) as error:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address

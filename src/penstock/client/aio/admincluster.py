@@ -10,7 +10,7 @@ from typing import Self
 from penstock.client.aio.cluster import Cluster
 from penstock.client.routes import Json
 from penstock.clock import Clock
-from penstock.errors import NoRoute, NotFound, WireError
+from penstock.errors import NoRoute, NotFound, PenstockError, WireError
 from penstock.security import Security
 from penstock.wire.codes import (
     RequestCode,
@@ -113,11 +113,29 @@ class ClusterAdmin:
         return count
 
     async def reload_config(self, broker: str | None = None) -> list[Json]:
-        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
+        """Have all brokers, or those of one name, read their settings again, slaves as well: what changed, and whether that holds
+        now. The error of one that does not is raised when all others have.
+        """
+        brokers = (await self.cluster_info()).brokers
+        nodes = [
+            (name, *node)
+            for name in sorted(brokers)
+            if broker in (None, name)
+            for node in sorted(brokers[name].items())
+        ]
+        if not nodes:
+            raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
         found: list[Json] = []
-        for name, address in (await self._by_name(broker)).items():
-            answer = await self._own(address, RequestCode.CONFIG_RELOAD)
-            found += [{"broker": name, **row} for row in answer["changes"]]
+        trouble: PenstockError | None = None
+        for name, number, address in nodes:
+            try:
+                answer = await self._own(address, RequestCode.CONFIG_RELOAD)
+            except PenstockError as error:
+                trouble = trouble or error
+                continue
+            found += [{"broker": name, "id": number, **row} for row in answer["changes"]]
+        if trouble is not None:
+            raise trouble
         return found
 
     async def promote(self, address: str, *, accept_loss: bool = False) -> None:
