@@ -108,6 +108,24 @@ def test_the_largest_message_fits_a_frame() -> None:
     assert ha.read_head(head, 0, len(head))[1] == len(head) + 8 + size
 
 
+def test_the_former_version_of_a_damaged_account_makes_nobody_the_master(tmp_path: Path) -> None:
+    """It may be from before another node was promoted."""
+    replica = opened(tmp_path)
+    replica.lead(0, 0)
+    replica.become("master")
+    replica.become("slave")  # the former version says master
+    path = tmp_path / "ha" / "replica.json"
+    damaged = bytearray(path.read_bytes())
+    damaged[-20] ^= 1
+    path.write_bytes(damaged)
+    config = BrokerConfig(data=str(tmp_path), ha_port=0)
+    assert placed(config, Files(), tmp_path).role == "slave"
+    again = opened(tmp_path)
+    assert (again.role, again.led, again.set_id, again.epochs) == ("slave", False, replica.set_id, replica.epochs)
+    assert opened(tmp_path).role == "slave"
+    assert placed(config, Files(), tmp_path).role == "slave"
+
+
 def test_what_was_confirmed_outlives_the_process_and_damage_is_nothing(tmp_path: Path) -> None:
     replica = opened(tmp_path)
     assert replica.confirmed() == 0

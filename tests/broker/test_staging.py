@@ -189,6 +189,22 @@ def test_publishing_drops_what_is_older_and_undecided(house: House) -> None:
     assert house.staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 3, BORN))[0] == -1
 
 
+def test_a_token_that_was_dropped_is_free_when_its_file_is_gone(house: House) -> None:
+    """The removal waits for the flush of the log, and then for a thread: what was staged anew meanwhile went with it."""
+    token = f"{7:032x}"
+    house.stage(token, [piece([b"old"])])
+    house.staging.drop("S", "run", [token])
+    with pytest.raises(Refused, match="were dropped"):
+        house.stage(token, [piece([b"new"])])
+    house.settle()
+    house.stage(token, [piece([b"new"])])
+    house.settle()
+    house.kill()
+    house.open()
+    assert house.publish([token])
+    assert house.rows()[-1] == b"new"
+
+
 def test_staged_rows_expire_unless_another_broker_may_have_decided(house: House) -> None:
     house.stage(A, [piece(named("a", 5))])
     house.staging.open_token(Token(Run("other", "Q", "run", "broker-z"), B, 0, BORN))

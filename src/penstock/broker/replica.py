@@ -6,6 +6,7 @@ all members have the log, as far as this node knows. It is written without a flu
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -18,11 +19,14 @@ from penstock.access.users import check_address
 from penstock.broker.levels import LEVELS
 from penstock.config import BrokerConfig, parts
 from penstock.disk.files import Files
-from penstock.disk.tables import load, save
+from penstock.disk.tables import is_sound, load, save
 from penstock.errors import ConfigError, StoreError
 from penstock.limits import is_loopback
 from penstock.log.epochs import EPOCHS_MAX, EpochFile, begun, checked
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.ha import FRAME_BYTES_MAX, ID_BYTES, TAG_BYTES, Epoch
+
+log = logging.getLogger("penstock.broker")
 
 PEERS_MAX = 100
 COPIED_BYTES_MAX = FRAME_BYTES_MAX - (1 << 20)  # of a body: there are its properties, too, and the frame
@@ -70,12 +74,22 @@ def of_a_set(config: BrokerConfig) -> bool:
     return config.ha_port >= 0 or config.role == "slave"
 
 
+def _account(files: Files, folder: Path) -> JsonObject:
+    """What a node has written down of itself. Where that is damaged its former version says what it is, not what it was when it
+    ran last: it leads nothing until somebody promotes it.
+    """
+    path = folder / "ha" / "replica.json"
+    table = load(files, path) or {}
+    if table and not is_sound(files, path):
+        table |= {"role": "slave", "led": False, "alone": False, "inSync": False}
+    return table
+
+
 def placed(config: BrokerConfig, files: Files, folder: Path) -> BrokerConfig:
     """The settings with the role that a promotion or a change of places has given to this data folder, if any: the setting
     `role` says what a node is at first.
     """
-    table = load(files, folder / "ha" / "replica.json") or {}
-    role = table.get("role", "")
+    role = _account(files, folder).get("role", "")
     if role == "master":
         return replace(config, role="master", broker_id=0)
     return _numbered(replace(config, role="slave")) if role == "slave" else config
@@ -88,18 +102,18 @@ def seated(config: BrokerConfig, leads: bool) -> BrokerConfig:
 
 def followed(files: Files, folder: Path) -> bool:
     """Whether slaves have followed the broker of this data folder: they may have more of its log than a power cut leaves."""
-    return bool((load(files, folder / "ha" / "replica.json") or {}).get("followed", False))
+    return bool(_account(files, folder).get("followed", False))
 
 
 def copied(files: Files, folder: Path) -> bool:
     """Whether other nodes have had this log, or it is a copy of theirs: what is damaged here may be sound there."""
-    table = load(files, folder / "ha" / "replica.json") or {}
+    table = _account(files, folder)
     return bool(table.get("followed", False) or table.get("peers"))
 
 
 def was_slave(files: Files, folder: Path) -> bool:
     """Whether the log of this data folder ends as another node has written it, whatever the broker is now."""
-    table = load(files, folder / "ha" / "replica.json") or {}
+    table = _account(files, folder)
     return bool(table.get("epoch")) and not table.get("led", False)
 
 
@@ -132,7 +146,7 @@ class Replica:
     def open(self, *, lossy: bool) -> None:
         """Read the file. `lossy`: a power cut may have taken the end of the log. StoreError."""
         self._files.make_folder(self._folder)
-        table = load(self._files, self._folder / "replica.json") or {}
+        table = _account(self._files, self._folder.parent)
         try:
             self.set_id = bytes.fromhex(table.get("setId", "")).ljust(ID_BYTES, b"\0")[:ID_BYTES]
             self.store_id = bytes.fromhex(table.get("storeId", "")).ljust(ID_BYTES, b"\0")[:ID_BYTES]
@@ -156,6 +170,11 @@ class Replica:
             self.store_id = os.urandom(ID_BYTES)
             self.loss = int.from_bytes(os.urandom(4), "big")
             self.save()  # the engine hears them before anything else is written here
+        elif not is_sound(self._files, self._folder / "replica.json"):
+            log.error("replica.json is damaged, and its former version may name a former role: this node leads nothing until it "
+                      "is promoted (penstock ha promote)")  # fmt: skip
+            self.loss += lossy
+            self.save()
         elif lossy:
             self.loss += 1
             self.in_sync = False

@@ -164,7 +164,7 @@ class Spools:
         self._flushing: set[str] = set()
         self._waiting: list[tuple[set[str], Answer]] = []
         self._doomed: list[tuple[int, Spool]] = []  # to be removed when the log is flushed up to a position
-        self._removing = False
+        self._removing: set[str] = set()  # tokens whose files a thread removes now
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,9 @@ class Spools:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def create(self, spool: Spool, now_ms: int) -> Spool:
-        """A new file with its header. Refused when it cannot be written."""
+        """A new file with its header. Refused when it cannot be written, or while a file of that name is to be removed."""
+        if spool.token in self._removing or any(doomed.token == spool.token for _, doomed in self._doomed):
+            raise lost(spool.token, "were dropped a moment ago")
         spool.opened(self.files.open(spool.path, create=True))
         self._write(spool, spool.header(), now_ms)
         self.by_token[spool.token] = spool
@@ -375,7 +377,7 @@ class Spools:
                 answer(None)
 
     def _remove(self, spools: list[Spool]) -> Job:
-        self._removing = True
+        self._removing = {spool.token for spool in spools}
         files = self.files
 
         def run() -> None:
@@ -386,7 +388,7 @@ class Spools:
                     continue  # found again at the next start
 
         def finish(error: BaseException | None, now_ms: int) -> None:
-            self._removing = False
+            self._removing = set()
             self.staged_bytes -= sum(spool.size for spool in spools)
 
         return Job("unstage", run, finish)

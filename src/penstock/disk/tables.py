@@ -68,6 +68,11 @@ def load(files: Files, path: Path, fits: Fits | None = None) -> dict[str, Any] |
     return None
 
 
+def is_sound(files: Files, path: Path) -> bool:
+    """Whether the file at path is a table: if not, `load` gives its former version."""
+    return _read(files, path) is not None
+
+
 def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict[str, Any] | None:
     """As `load`, by the one who owns the file: what cannot be used goes to lost+found of the data folder `root`, and a
     line says so; `without` says what happens when there is no backup either.
