@@ -9,6 +9,7 @@ import pytest
 from broker.queueside import Quick, Side
 from penstock.broker.broker import Broker
 from penstock.errors import DiskFull, Locked
+from penstock.log import checkpoint
 
 
 def test_what_a_start_found(tmp_path: Path) -> None:
@@ -22,6 +23,26 @@ def test_what_a_start_found(tmp_path: Path) -> None:
     found = once_more.open()
     assert (found.clean, found.power_cut) == (False, False)
     once_more.close()
+
+
+def test_a_power_cut_counts_until_all_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start behind it that ends between the log and the ready queues leaves them to the next one, which finds a process that
+    was killed: it would believe in messages without sums.
+    """
+    side = Side(tmp_path)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x"])
+    side.turn()
+    side.broker.close(False)
+    monkeypatch.setattr(checkpoint, "boot_id", lambda: "another boot")
+    first = Broker(side.config, clock=side.clock, files=side.files)
+    assert first.store.open().power_cut
+    first.store.close(False)  # killed
+    for doubtful in (True, False):
+        broker = Broker(side.config, clock=side.clock, files=side.files)
+        found = broker.open()
+        assert (found.power_cut, found.cut_before) == (False, doubtful)
+        assert broker.queueing.folder.pool.after_cut == doubtful
+        broker.close(False)
 
 
 def test_one_broker_a_folder(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.errors import DiskFull
 from penstock.limits import Limits, limits_of
+from penstock.log.checkpoint import write_abort
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.recovery import Recovery
 from penstock.log.repair import Repairs
@@ -160,7 +161,10 @@ class Broker:
         self.tables.begin()
         self.transactions.load()
         self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
-        self.queueing.open(recovery.clean, recovery.power_cut)
+        doubtful = recovery.power_cut or recovery.cut_before
+        self.queueing.open(recovery.clean, doubtful)
+        if doubtful:  # what may never have been whole is told apart now: the next start finds a process that was killed
+            write_abort(self.files, self.folder, cut=False)
         self.history.open()
         self.keeping.open()
         if of_a_set(self.config):

@@ -29,6 +29,7 @@ from penstock.errors import Corrupt, Locked, StoreError
 
 SIZE = 4096
 DAMAGED_QUEUES = "suspects.json"
+CUT = " cut"  # in `abort`
 _SLOTS = (1024, 2048)
 _SLOT = struct.Struct(">4sIqqqqqqqqq")
 _TIMES = struct.Struct(">qqq")
@@ -143,6 +144,17 @@ def abort_text(folder: Path) -> str | None:
     """What the file `abort` of a store says; None when there is none: the last broker stopped cleanly."""
     path = folder / "abort"
     return path.read_bytes()[:200].decode("ascii", "replace") if path.is_file() else None
+
+
+def write_abort(files: Files, folder: Path, *, cut: bool) -> None:
+    """Say that a broker runs here. `cut`: a power cut came before, and this start has not yet looked at all that stands there."""
+    fd = files.open(folder / "abort", create=True)
+    try:
+        files.write(fd, 0, f"pid {os.getpid()} boot {boot_id()}{CUT if cut else ''}\n".ljust(120).encode())
+        files.datasync(fd)
+    finally:
+        files.close(fd)
+    files.sync_folder(folder)
 
 
 def times(data: bytes) -> tuple[int, int, int]:

@@ -5,7 +5,6 @@ Nothing that may hold a record is deleted: it moves to ``lost+found/``.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TypedDict
 
@@ -37,6 +36,7 @@ class Recovery(msgspec.Struct):
 
     clean: bool = False
     power_cut: bool = False
+    cut_before: bool = False  # a former start found one, and ended before it had looked at all that stands beside the log
     lossy: bool = False  # it is one, or a former start has found one and nobody has written down what follows
     epoch: int = 0
     start: int = 0
@@ -194,13 +194,3 @@ class Contents:
             return
         quarantine(self.files, self.folder, path, why, self.store.clock.now_ms())
         self.report.moved.append(str(path.relative_to(self.folder)))
-
-    def write_abort(self) -> None:
-        path = self.folder / "abort"
-        fd = self.files.open(path, create=True)
-        try:
-            self.files.write(fd, 0, f"pid {os.getpid()} boot {marks.boot_id()}\n".ljust(120).encode())
-            self.files.datasync(fd)
-        finally:
-            self.files.close(fd)
-        self.files.sync_folder(self.folder)

@@ -83,6 +83,7 @@ class _Recoverer:
                 queue.follow(log.file.first)
                 queue.reserve(queue.max_offset + store.options.reserve_offsets)
         report.power_cut = not report.clean and self._power_cut(aborted, cut=intent is not None)
+        report.cut_before = aborted is not None and marks.CUT in aborted
         report.lossy = report.power_cut or lostend.noted(self.folder)
         if report.lossy and store.options.whole:
             raise StoreError(
@@ -102,7 +103,7 @@ class _Recoverer:
         if self.derived.damaged_queues:
             files.unlink(self.folder / (marks.DAMAGED_QUEUES + ".bak"))
             files.unlink(self.folder / marks.DAMAGED_QUEUES)
-        self.contents.write_abort()
+        marks.write_abort(files, self.folder, cut=report.power_cut or report.cut_before)
         self.upkeep.begin(log.end)
         files.sync_folder(self.folder)
         store.trusted_from = report.start
