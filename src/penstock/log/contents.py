@@ -36,7 +36,9 @@ class Recovery(msgspec.Struct):
 
     clean: bool = False
     power_cut: bool = False
-    cut_before: bool = False  # a former start found one, and ended before it had looked at all that stands beside the log
+    cut_before: bool = (
+        False  # a former start found one, and ended before it had looked at all that stands beside the log
+    )
     lossy: bool = False  # it is one, or a former start has found one and nobody has written down what follows
     epoch: int = 0
     start: int = 0
