@@ -363,6 +363,17 @@ def test_connections_that_shake_hands_count_among_the_others(
             assert broker.call(lambda server: server.net._count) == 1
 
 
+def test_https_gets_in_beyond_the_limit_as_http_does(server_certificate: Certificate, authority: Authority) -> None:
+    """Whoever looks why nobody gets in must get in."""
+    with Broker(**server_certificate.settings, max_connections=1, https_port=0) as broker, plain(broker.nsq):
+        eventually(lambda: broker.call(lambda server: server.net._count) == 1)
+        host, _, port = broker.addresses["https"].rpartition(":")
+        peer = HTTPSConnection(host, int(port), timeout=30, context=authority.client())
+        peer.request("GET", "/ping")
+        assert peer.getresponse().read() == b"OK"
+        peer.close()
+
+
 # -- what a connection does besides
 
 

@@ -415,7 +415,7 @@ class Server:
             if made:
                 await made[0].close()
 
-        await net.serve(self._bound[name], lambda: httpd().connection(), tls, plain)
+        await net.serve(self._bound[name], lambda: httpd().connection(), tls, plain, spare=True)
         soon = net.loop.call_later(0.05, httpd)  # the greeting of the registries must not wait for an import
         stack.push_async_callback(close)
 
