@@ -122,6 +122,7 @@ def test_the_former_version_of_a_damaged_account_makes_nobody_the_master(tmp_pat
     assert placed(config, Files(), tmp_path).role == "slave"
     again = opened(tmp_path)
     assert (again.role, again.led, again.set_id, again.epochs) == ("slave", False, replica.set_id, replica.epochs)
+    assert again.loss == replica.loss + 1  # it may have been raised in what is damaged
     assert opened(tmp_path).role == "slave"
     assert placed(config, Files(), tmp_path).role == "slave"
 

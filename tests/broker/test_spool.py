@@ -118,6 +118,17 @@ def test_answers_wait_for_the_flush_and_files_for_the_log(tmp_path: Path) -> Non
     assert spools.staged_bytes == 0
 
 
+def test_a_file_that_could_not_be_removed_gives_no_chunks_to_the_next_of_its_name(tmp_path: Path) -> None:
+    former, spool, _ = staged(tmp_path, [chunk(b"a"), chunk(b"b")], sealed=False)
+    former.close()
+    spools = Spools(Files(), tmp_path)  # it knows nothing of the file, as behind an unlink that failed
+    fresh = spools.create(Spool(TOKEN, spool.path, "S", 3, "run", "broker-a", b"\x7f\0\0\1\0\0\0\0"), 5)
+    spools.add_chunk(fresh, 1, chunk(b"c"), list(pieces(chunk(b"c"))), 5)
+    spools.close()
+    found = spools_of(tmp_path).by_token[TOKEN]
+    assert (found.number, found.rows) == (1, 1)
+
+
 def test_who_waits_for_dropped_rows_is_answered(tmp_path: Path) -> None:
     spools, spool, _ = staged(tmp_path, [chunk(b"a")], sealed=True)
     answers: list[BaseException | None] = []

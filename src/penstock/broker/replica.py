@@ -162,10 +162,8 @@ class Replica:
             raise StoreError(
                 f"{self._folder / 'replica.json'} cannot be read: restore it, or set the folder aside"
             ) from None
-        if (
-            table.get("epoch", self.epoch) != self.epoch
-        ):  # a change ended between the two files: it led no epoch that is new here
-            self.led = False
+        if table.get("epoch", self.epoch) != self.epoch:
+            self.led = False  # a change ended between the two files: it led no epoch that is new here
         if self.store_id == NO_SET:
             self.store_id = os.urandom(ID_BYTES)
             self.loss = int.from_bytes(os.urandom(4), "big")
@@ -173,7 +171,7 @@ class Replica:
         elif not is_sound(self._files, self._folder / "replica.json"):
             log.error("replica.json is damaged, and its former version may name a former role: this node leads nothing until it "
                       "is promoted (penstock ha promote)")  # fmt: skip
-            self.loss += lossy
+            self.loss += 1 + lossy  # the former version may have the number from before a loss
             self.save()
         elif lossy:
             self.loss += 1

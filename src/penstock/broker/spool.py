@@ -262,6 +262,7 @@ class Spools:
         if spool.token in self._removing or any(doomed.token == spool.token for _, doomed in self._doomed):
             raise lost(spool.token, "were dropped a moment ago")
         spool.opened(self.files.open(spool.path, create=True))
+        self.files.cut(spool.fd, 0)  # a file that could not be removed: its chunks would follow ours
         self._write(spool, spool.header(), now_ms)
         self.by_token[spool.token] = spool
         return spool

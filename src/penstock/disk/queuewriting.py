@@ -188,8 +188,10 @@ class Syncing:
             self._wanting.add(self)
 
     def rests(self, mono_ms: int) -> bool:
-        """Whether a thread has flushed this a moment ago, so that the next flush may wait for more."""
-        return mono_ms < self._rests_until_ms
+        """Whether a thread has flushed this a moment ago, so that the next flush may wait for more; not when the owner would
+        soon have to do it.
+        """
+        return mono_ms < self._rests_until_ms and 2 * self.operations < FLUSHES_BEHIND * self._sync_every
 
     def take_job(self, failed: Callable[[StoreError], None]) -> Job | None:
         """The flush that is due, for a thread; None when it is not any more. `failed` is told what `sync` would raise."""

@@ -269,9 +269,8 @@ class Incumbent:
                     return
             except EngineAway:
                 await asyncio.sleep(PAUSE_S)
-            except (
-                PenstockError
-            ) as error:  # a master that asked nothing more could not change its set, or give its place away
+            except PenstockError as error:
+                # A master that asked nothing more could not change its set, or give its place away.
                 log.error("what a master does with the engine has failed, and is tried again error=%s", error)
                 await asyncio.sleep(PAUSE_S)
 

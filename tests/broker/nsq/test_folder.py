@@ -13,7 +13,7 @@ from penstock.broker.nsq.folder import QueueFolder, file_name
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
-from penstock.disk.queuewriting import PACE_MS
+from penstock.disk.queuewriting import FLUSHES_BEHIND, PACE_MS
 from penstock.errors import StoreError
 
 
@@ -69,5 +69,12 @@ def test_a_disk_queue_rests_between_two_flushes(tmp_path: Path) -> None:
         queue.put_many(messages(size))
     assert folder.take_jobs(failed.append, 130 + PACE_MS - 1) == []
     assert len(folder.take_jobs(failed.append, 130 + PACE_MS)) == 1
+    other = folder.backend(b"u")
+    for size in (11, 1):
+        other.put_many(messages(size))
+    run_now(folder.take_jobs(failed.append, 200), 200)
+    other.put_many(messages(10 * FLUSHES_BEHIND // 2))  # soon the loop would have to flush
+    other.put_many(messages(1))
+    assert len(folder.take_jobs(failed.append, 201)) == 1
     assert not failed
     folder.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 from fronts.frontside import NsqSide
 from fronts.nsq_peer import mpub, sized
-from penstock.fronts.nsq.publishing import Publisher
+from penstock.fronts.nsq.publishing import SEATS_LOOKED_AT, Publisher, Seat
 
 
 def test_messages_are_counted_by_topic(tmp_path: Path) -> None:
@@ -35,6 +36,25 @@ def test_a_topic_that_was_deleted_between_two_messages_is_made_anew(tmp_path: Pa
     session.publisher.settle_counts()
     assert session.publisher.counts == {b"t": 4, b"u": 4}
     assert (side.queueing.topic(b"t").message_count, side.queueing.topic(b"u").message_count) == (2, 4)
+    side.close()
+
+
+def test_a_connection_keeps_no_topics_of_a_moment(tmp_path: Path) -> None:
+    """It may publish to another name each second, for years."""
+    side = NsqSide(tmp_path, max_topic_creations_per_second=100_000)
+    session = side.session()
+    gone = []
+    for n in range(SEATS_LOOKED_AT + 1):
+        assert side.say(session, b"PUB t%d#ephemeral\n" % n + sized(b"x")) == [b"OK"]
+        if n < SEATS_LOOKED_AT - 1:
+            topic = side.queueing.topic(b"t%d#ephemeral" % n)
+            side.queueing.delete(topic)
+            if n == 0:
+                gone.append(topic)
+    del topic
+    assert not [holder for holder in gc.get_referrers(gone[0]) if isinstance(holder, Seat)]
+    session.publisher.settle_counts()
+    assert session.publisher.counts[b"t0#ephemeral"] == 1
     side.close()
 
 

@@ -13,6 +13,7 @@ cdef class Seat:
     cdef readonly long long count
 
     cpdef name_topic(self, Topic topic)
+    cpdef leave_deleted(self)
     cdef void add(self, long long count) noexcept
 
 

@@ -28,6 +28,9 @@ else:
     from penstock.octets import address, be32, find, same, ube32
 
 
+SEATS_LOOKED_AT = 1_000  # so many new names of a connection later it lets go of topics that were deleted
+
+
 class Seat:
     """A topic that the connection publishes to, as it named it, and how many messages that were."""
 
@@ -40,6 +43,11 @@ class Seat:
     def name_topic(self, topic: Topic | None) -> None:
         """The name stands for this topic, which may be published to."""
         self.topic = topic
+
+    def leave_deleted(self) -> None:
+        """Keep no topic alive that is gone."""
+        if self.topic is not None and not self.topic.open:
+            self.topic = None
 
     def add(self, count: int) -> None:
         """So many messages more."""
@@ -83,6 +91,9 @@ class Publisher:
     def _seat_of(self, name: bytes) -> Seat:
         seat = self._seats.get(name)
         if seat is None:
+            if len(self._seats) % SEATS_LOOKED_AT == 0:  # topics of a moment, for years
+                for other in self._seats.values():
+                    other.leave_deleted()
             seat = self._seats[name] = Seat(name)
         return seat
 
