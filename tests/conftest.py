@@ -5,11 +5,13 @@ What a search finds becomes a test by name beside it, so that it is tried from t
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,7 @@ class Skips:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Skips(), "penstock-skips")
+    config.pluginmanager.register(Attempts(), "penstock-attempts")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script, and so of all it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -132,6 +135,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
             or isinstance(getattr(getattr(item, "cls", None), "settings", None), settings)
         ]
+
+
+class Attempts:
+    """What a first attempt left open goes with it, so that no later test is blamed when the collector finds it."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed |= str(report.outcome) == "rerun"  # so pytest-rerunfailures calls it
+
+    def pytest_runtest_logfinish(self) -> None:
+        if not self.failed:
+            return
+        self.failed = False
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):  # they hold its frames
+            if hasattr(sys, name):
+                delattr(sys, name)
+        told, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+        try:
+            gc.collect()
+        finally:
+            sys.unraisablehook = told
 
 
 @pytest.fixture(autouse=True)

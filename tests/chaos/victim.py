@@ -78,6 +78,10 @@ class Victim:
         assert self.process is not None
         self.process.send_signal(how)
         self.process.wait(60)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        assert self.process is not None
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -88,6 +92,8 @@ class Victim:
         """Nothing of it outlives the campaign, however that ended."""
         if self.process is not None and self.process.poll() is None:
             self.end()
+        elif self.process is not None:  # it ended by itself
+            self._hang_up()
 
     @property
     def address(self) -> str:
