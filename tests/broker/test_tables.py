@@ -100,3 +100,15 @@ def test_offsets_are_written_behind_the_flush_every_few_seconds(tmp_path: Path) 
     assert json.loads(path.read_text())["offsetTable"]["T@G"] == {"0": 1}
     assert tables.take_offset_jobs() == []
     side.close()
+
+
+def test_a_topic_that_no_turn_has_saved_is_there_after_a_clean_stop(tmp_path: Path) -> None:
+    """The file of changes is removed then: what it would have named must stand in the table."""
+    side = Side(tmp_path)
+    side.broker.topics.create(b"first", 1, 1)
+    side.turn(6000)  # the table is whole
+    side.broker.topics.create(b"second", 3, 3)
+    side.broker.close(True)
+    table = json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert table["second"]["readQueueNums"] == 3
+    assert not list((tmp_path / "config").glob("topics.json.changes*"))

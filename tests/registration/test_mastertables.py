@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ import penstock
 from ha_parts import SMALL, eventually
 from penstock.app import Server
 from penstock.broker.broker import Broker as Core
-from penstock.broker.taking import DELIVERED_MAX, TakingRocketmq
+from penstock.broker.taking import DELIVERED_MAX, TakingRocketmq, log_end
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import WireError
 from penstock.registration.mastertables import REQUESTS, MasterTables
@@ -106,6 +107,8 @@ class Bridge:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._over = False
         self._pause = threading.Event()
+        self.copies = threading.Event()  # cleared: it holds what it would send
+        self.copies.set()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -125,6 +128,7 @@ class Bridge:
                 connection.recv(1)
                 return
             while not self._over:
+                self.copies.wait()
                 piece = self._master.call(partial(self._piece, at=at))
                 connection.sendall(struct.pack(">qi", at, len(piece)) + piece)
                 at += len(piece)
@@ -139,6 +143,7 @@ class Bridge:
 
     def close(self) -> None:
         self._over = True
+        self.copies.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
@@ -162,8 +167,60 @@ def test_a_slave_asks_the_master_that_the_registry_names(tmp_path: Path) -> None
 
 
 def test_every_request_is_known() -> None:
-    assert sorted(REQUESTS) == ["delays", "groups", "offsets", "topics"]
+    assert sorted(REQUESTS) == ["delays", "end", "groups", "offsets", "topics"]
     assert DELIVERED_MAX > 100
+
+
+def test_offsets_and_delays_wait_for_the_log_that_they_are_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that had them before the records would, once it is the master, never deliver those again."""
+    monkeypatch.setattr("penstock.registration.mastertables.MORE_S", 0.01)
+    monkeypatch.setattr("penstock.registration.mastertables.PERIOD_S", 0.05)
+    with Broker(tmp_path / "a", ha_port=0, message_delay_level="1s 1s", **SMALL) as master:
+        bridge = Bridge(master)
+        with penstock.Producer(master.registry) as producer:
+            producer.send(penstock.Message("T", b"0"))
+            settings = {"ha_rocketmq": "127.0.0.1", "ha_master": bridge.address, "registry": master.registry}
+            with Broker(tmp_path / "b", role="slave", **settings, **ALONE, **SMALL) as slave:
+
+                def taken() -> tuple[dict[int, int], bool, int]:
+                    return slave.call(
+                        lambda server: (
+                            server.broker.offsets.table.get(("T", "g"), {}),
+                            b"U" in server.broker.topics.by_name,
+                            len(server.broker.schedule),
+                        )
+                    )
+
+                master.call(lambda server: server.broker.offsets.commit("g", "T", 0, 1))
+                eventually(lambda: taken() == ({0: 1}, False, 0))
+                producer.send(penstock.Message("T", b"late", delay_level=1))
+                eventually(lambda: taken()[2] == 1)
+                bridge.copies.clear()
+                for number in range(8):
+                    producer.send(penstock.Message("U", b"%d" % number))
+                master.call(lambda server: server.broker.offsets.commit("g", "T", 0, 2))
+                eventually(lambda: master.call(lambda server: len(server.broker.schedule)) == 0)
+                eventually(lambda: taken()[1])  # topics are told at once
+                time.sleep(0.3)  # and what else is told by then is held
+                assert taken() == ({0: 1}, True, 1)
+                bridge.copies.set()
+                eventually(lambda: taken() == ({0: 2}, True, 0))
+        bridge.close()
+
+
+def test_a_master_that_does_not_say_where_its_log_ends() -> None:
+    assert log_end(b'{"table":{"commitLogMaxOffset":"12","other":"1"}}') == 12
+    for body in (
+        b"{}",
+        b'{"table":{}}',
+        b'{"table":[]}',
+        b'{"table":{"commitLogMaxOffset":"?"}}',
+        b"",
+        b"[]",
+        b'{"table":{"commitLogMaxOffset":[]}}',
+    ):
+        with pytest.raises(WireError):
+            log_end(body)
 
 
 async def test_a_master_whose_address_makes_no_sense_is_asked_again(

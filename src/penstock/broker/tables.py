@@ -159,7 +159,7 @@ class Tables:
         """A clean stop: everything goes to disk, the log is flushed already."""
         core = self._core
         core.offsets.changed()
-        self._whole = self._whole or self._file.lines > 0
+        self._whole = self._whole or bool(self._file.lines or self._changed)  # the file of changes goes
         self.write()
         self._file.remove()
         for write in self._offset_writes() if core.store.healthy else ():

@@ -285,6 +285,16 @@ class TakingRocketmq:
         self.more = broker.schedule.note_delivered(delivered, end, broker.now_ms, DELIVERED_MAX)
 
 
+def log_end(body: bytes) -> int:
+    """Where the log of a RocketMQ broker ends, as its runtime info says. WireError."""
+    try:
+        table = ha.read_json(body)["table"]
+        assert isinstance(table, dict)
+        return int(table["commitLogMaxOffset"])
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise WireError("runtime info without commitLogMaxOffset") from error
+
+
 def checked(table: tuple[ha.Epoch, ...]) -> tuple[ha.Epoch, ...]:
     """A table of epochs that came over the wire. WireError when it makes no sense."""
     try:
