@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from penstock import Message, Producer
+from penstock import Message, Producer, aio
 from penstock.app import Server
+from penstock.client.results import SendStatus
+from penstock.config import RegistryConfig
 from penstock.embedded import Broker, ThreadedBroker
-from penstock.errors import ConfigError, Locked
+from penstock.errors import ConfigError, Locked, PenstockError, StoreError
+from polling import until
 
 
 def test_a_folder_of_its_own_goes_with_it() -> None:
@@ -38,3 +43,59 @@ async def test_in_the_present_loop(tmp_path: Path) -> None:
     async with Broker(tmp_path, nsq_port=-1, lookup_port=-1, lookup_http_port=-1) as broker:
         assert "nsq" not in broker.addresses
         assert broker.remoting.startswith("127.0.0.1:")
+
+
+async def test_in_the_present_loop_its_role_may_change(tmp_path: Path) -> None:
+    """Master and slave change places, and each is started anew where it was; what was written before is there."""
+    registry = Server(
+        None, RegistryConfig(data=str(tmp_path / "r"), registry_port=0, lookup_port=-1, lookup_http_port=-1)
+    )
+    async with registry:
+        name_server = registry.addresses["registry"]
+        settings: dict[str, object] = {
+            "mapped_file_size_commit_log": 1 << 20, "nsq_port": -1, "http_port": -1, "registry_port": -1, "lookup_port": -1,
+            "lookup_http_port": -1, "ha_port": 0, "registry": name_server, "level": "pair",
+        }  # fmt: skip
+        first = Broker(tmp_path / "a", node="a", **settings)
+        second = Broker(tmp_path / "b", node="b", role="slave", **settings)
+        async with first, second, aio.Producer(name_server) as producer, aio.Admin(name_server) as admin:
+            before = dict(first.addresses), dict(second.addresses)
+
+            async def sent(body: bytes) -> SendStatus | None:
+                with suppress(PenstockError):
+                    return (await producer.send(Message("T", body, sharding_key="one"))).status
+                return None
+
+            async def well(body: bytes) -> None:
+                async with asyncio.timeout(60):
+                    while await sent(body) != SendStatus.SEND_OK:
+                        await asyncio.sleep(0.02)
+
+            await well(b"before")
+            assert await admin.switch(first.remoting) == "b"
+            await until(lambda: roles(first, second) == ["slave", "master"])
+            await well(b"after")
+            assert (dict(first.addresses), dict(second.addresses)) == before
+            await until(lambda: end(first) == end(second) > 0)
+            stop = asyncio.Event()
+            stop.set()
+            await first.run_until(stop)
+
+
+async def test_what_keeps_it_from_going_on_is_raised(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, nsq_port=-1, lookup_port=-1, lookup_http_port=-1)
+    with pytest.raises(StoreError, match="the log cannot be written"):
+        async with broker:
+            broker._stop("the log cannot be written")
+            with pytest.raises(StoreError):
+                await broker.run_until(asyncio.Event())
+    async with broker:  # and it may be used once more
+        assert broker.registry
+
+
+def roles(*brokers: Broker) -> list[str]:
+    return [one.broker.config.role if one.broker is not None else "" for one in brokers]
+
+
+def end(one: Broker) -> int:
+    return one.broker.store.end_position if one.broker is not None else -1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -54,8 +54,7 @@ Run = Callable[[Coroutine[object, object, None]], None]
 class Server:
     """A registry, a broker, or both, running in the present event loop.
 
-    `addresses` says where: {"registry": "127.0.0.1:9876", "remoting": "127.0.0.1:10911", "nsq": …, "http": …,
-    "lookup": …, "lookup_http": …}. Use as `async with`.
+    `addresses` says where: {"registry": "127.0.0.1:9876", "remoting": …, "nsq": …, "http": …}. Use as `async with`.
     """
 
     def __init__(
@@ -65,13 +64,17 @@ class Server:
         *,
         files: Files | None = None,
         clock: Clock | None = None,
-        election: Election | None = None,
     ) -> None:
-        self._election = election  # of this process, which may have been another server before
-        self._broker_config = broker
-        self._registry_config = registry
+        self._election: Election | None = None  # it outlives a change of role
         self._files = files or Files()
         self._clock = clock or Clock()
+        self.addresses: dict[str, str] = {}
+        self._begin(broker, registry)
+
+    def _begin(self, broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
+        """What each start begins with."""
+        self._broker_config = broker
+        self._registry_config = registry
         self._stack = AsyncExitStack()
         self._limits = Limits() if broker is None and registry is None else limits_of(broker or registry)
         self._rights = _rights(broker or registry, self._limits)
@@ -82,12 +85,11 @@ class Server:
         self.broken = ""  # why this server cannot go on
         self.again = ""  # why it is to be started anew
         self._over: asyncio.Event | None = None
-        self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
         self.recovery: Recovery | None = None
         self.announcer: Announcer | None = None  # nsqlookupds are told
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await self._start(stack)
             self._stack = stack.pop_all()
@@ -104,22 +106,19 @@ class Server:
             self._over.set()
 
     def start_again(self, why: str) -> None:
-        """End `run_until`, so that the same process starts this server anew: its role has changed."""
+        """End `run_until`, so that this server is closed and started anew: its role has changed."""
         self.again = self.again or why
         if self._over is not None:
             self._over.set()
 
-    def anew(self) -> Server:
-        """One that takes this one's place, once it is closed. What was changed since the start stays so."""
+    def prepare_again(self) -> None:
+        """It was closed, and is to be started anew, on the same ports. What was changed since its start stays so."""
         ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
         broker = _as_changed(_with_ports(self._broker_config, ports), self.broker)
-        registry = _with_ports(self._registry_config, ports)
-        return Server(broker, registry, files=self._files, clock=self._clock, election=self._election)
+        self._begin(broker, _with_ports(self._registry_config, ports))
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return when told to stop. StoreError when something failed that cannot be mended while running; the caller
-        leaves the server either way.
-        """
+        """Return when told to stop. StoreError when something failed that cannot be mended while running."""
         self._over = asyncio.Event()
         if self.broken or self.again:
             self._over.set()
@@ -131,7 +130,7 @@ class Server:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
 
     async def leave_engine(self) -> None:
-        """No server takes this one's place."""
+        """It is not started anew."""
         if self._election is not None:
             await self._election.close()
 
@@ -513,7 +512,7 @@ def _election(config: BrokerConfig, clock: Clock) -> Election:
 
 
 async def _leave_engine(election: Election, again: Callable[[], bool], *error: object) -> None:
-    if not again() or error[0] is not None:  # it goes on with the server that takes this one's place, if there is one
+    if not again() or error[0] is not None:  # where it is started anew, it goes on
         await election.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from penstock.app import Server, runner
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, defaults, load
 from penstock.disk.files import Files
+
+log = logging.getLogger("penstock.embedded")
 
 T = TypeVar("T")
 
@@ -71,11 +74,56 @@ class Broker(Addresses, Server):
         async with penstock.Broker("penstock-data") as broker:
             producer = penstock.aio.Producer(broker.registry)
 
-    Settings are those of docs/settings.md. Raises ConfigError, Locked or StoreError when it cannot start.
+    Settings are those of docs/settings.md. Raises ConfigError, Locked or StoreError when it cannot start, and at the end of the
+    block what kept it from going on. One whose role changes is started anew on the same ports, as a process of its own would be:
+    `broker`, `net` and what was added to it are others then.
     """
 
     def __init__(self, folder: str | Path, **settings: object) -> None:
         Server.__init__(self, *_configs(Path(folder), settings))
+        self._leave = asyncio.Event()
+        self._stays: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._stays is not None:  # once more
+            self.prepare_again()
+        await super().__aenter__()
+        self._leave.clear()
+        self._stays = asyncio.create_task(self._stay())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._leave.set()
+        assert self._stays is not None
+        failed = (await asyncio.gather(self._stays, return_exceptions=True))[0]
+        try:
+            if failed is None:
+                await self.hand_over()
+        finally:
+            await super().__aexit__(*error)
+            await self.leave_engine()
+        if failed is not None and error[0] is None:
+            raise failed
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Return when told to stop. What kept it from going on."""
+        assert self._stays is not None
+        told = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((told, self._stays), return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if self._stays.done():
+            self._stays.result()
+
+    async def _stay(self) -> None:
+        """Start anew whenever the role has changed, until the block ends."""
+        while True:
+            await super().run_until(self._leave)
+            if self._leave.is_set():
+                return
+            log.info("starting anew reason=%s", self.again)
+            await super().__aexit__()
+            self.prepare_again()
+            await super().__aenter__()
 
 
 class ThreadedBroker(Addresses):
@@ -157,11 +205,10 @@ class ThreadedBroker(Addresses):
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
             self._stop = asyncio.Event()
-            server = self._make()
+            server = self.server = self._make()
             try:
                 while True:
                     async with server:
-                        self.server = server
                         self.addresses = dict(server.addresses)
                         if not server.again:
                             started.set()
@@ -170,7 +217,7 @@ class ThreadedBroker(Addresses):
                             await server.hand_over()
                     if not server.again or self._stop.is_set():
                         return
-                    server = server.anew()
+                    server.prepare_again()
             finally:
                 await server.leave_engine()
 

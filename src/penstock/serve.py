@@ -157,7 +157,7 @@ def serve(
                     log.info("stopping" if not server.again else f"starting anew reason={server.again}")
                 if not server.again or stop.is_set():
                     return
-                server = server.anew()
+                server.prepare_again()
         finally:
             await server.leave_engine()
 

@@ -7,7 +7,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -200,8 +199,10 @@ def test_offsets_and_delays_wait_for_the_log_that_they_are_of(tmp_path: Path, mo
                     producer.send(penstock.Message("U", b"%d" % number))
                 master.call(lambda server: server.broker.offsets.commit("g", "T", 0, 2))
                 eventually(lambda: master.call(lambda server: len(server.broker.schedule)) == 0)
-                eventually(lambda: taken()[1])  # topics are told at once
-                time.sleep(0.3)  # and what else is told by then is held
+                eventually(lambda: taken()[1])  # topics are taken at once
+                producer.send(penstock.Message("V", b"0"))
+                eventually(lambda: slave.call(lambda server: b"V" in server.broker.topics.by_name))
+                # It has asked again, so the offsets of its first question are held.
                 assert taken() == ({0: 1}, True, 1)
                 bridge.copies.set()
                 eventually(lambda: taken() == ({0: 2}, True, 0))
