@@ -93,10 +93,11 @@ class Broker(Addresses, Server):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._leave.set()
         assert self._stays is not None
-        failed = (await asyncio.gather(self._stays, return_exceptions=True))[0]
+        self._leave.set()
+        failed: BaseException | None = None
         try:
+            failed = (await asyncio.gather(self._stays, return_exceptions=True))[0]
             if failed is None:
                 await self.hand_over()
         finally:
@@ -121,9 +122,13 @@ class Broker(Addresses, Server):
             if self._leave.is_set():
                 return
             log.info("starting anew reason=%s", self.again)
-            await super().__aexit__()
-            self.prepare_again()
-            await super().__aenter__()
+            try:
+                await super().__aexit__()
+                self.prepare_again()
+                await super().__aenter__()
+            except Exception as error:
+                log.critical("this broker could not be started anew error=%s", error)
+                raise
 
 
 class ThreadedBroker(Addresses):
