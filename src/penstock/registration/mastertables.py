@@ -34,7 +34,7 @@ REQUESTS = {
     "delays": RequestCode.GET_ALL_DELAY_OFFSET,
     "end": RequestCode.GET_BROKER_RUNTIME_INFO,  # asked behind those that are held: they are of a log that ended there at most
 }
-AT_ONCE, HELD = ("topics", "groups"), ("offsets", "delays")
+AT_ONCE, LATER = ("topics", "groups"), ("offsets", "delays")
 
 
 class MasterTables:
@@ -45,7 +45,7 @@ class MasterTables:
         self._registration = registration
         self._store = registration.broker.store
         self._taking = TakingRocketmq(registration.broker)
-        self._held: dict[str, bytes] = {}  # answers that the log is still to be copied for
+        self._later: dict[str, bytes] = {}  # answers that the log is still to be copied for
         self._end = 0  # so far
         self._caller: Caller | None = None
         self._complained = ""
@@ -56,7 +56,7 @@ class MasterTables:
         try:
             while True:
                 try:
-                    self._take_held()
+                    self._take_later()
                     if time.monotonic() >= due_s and await self._ask():
                         due_s = time.monotonic() + PERIOD_S
                         self._complained = ""
@@ -76,15 +76,15 @@ class MasterTables:
         if self._caller is None or self._caller.address != address:
             if self._caller is not None:
                 self._caller.close()
-            self._held = {}
+            self._later = {}
             security = security_of(self._registration.broker.config.security or None)
             self._caller = Caller(self._net, address, security)
         for what in AT_ONCE:
             self._taking.take(what, await self._answer(self._caller, what))
-        if not self._held:  # what is held comes first: a log that is always a little behind would wait for ever
-            held = {what: await self._answer(self._caller, what) for what in HELD}
+        if not self._later:  # what is held comes first: a log that is always a little behind would wait for ever
+            later = {what: await self._answer(self._caller, what) for what in LATER}
             self._end = log_end(await self._answer(self._caller, "end"))
-            self._held = held
+            self._later = later
         return True
 
     @staticmethod
@@ -92,16 +92,16 @@ class MasterTables:
         reply = await caller.ask(RemotingCommand(REQUESTS[what], language=LanguageCode.JAVA))
         return bytes(reply.body)
 
-    def _take_held(self) -> None:
+    def _take_later(self) -> None:
         """Offsets and delays, once the log is copied so far. WireError: they make no sense."""
-        if not self._held or self._store.end_position < self._end:
+        if not self._later or self._store.end_position < self._end:
             return
-        held, self._held = self._held, {}
-        if "offsets" in held:
-            self._taking.take("offsets", held["offsets"])
-        self._taking.take("delays", held["delays"])
+        later, self._later = self._later, {}
+        if "offsets" in later:
+            self._taking.take("offsets", later["offsets"])
+        self._taking.take("delays", later["delays"])
         if self._taking.more:
-            self._held = {"delays": held["delays"]}
+            self._later = {"delays": later["delays"]}
 
     def _complain(self, why: str) -> None:
         if why != self._complained:
