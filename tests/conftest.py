@@ -102,6 +102,7 @@ class Skips:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Skips(), "penstock-skips")
+    config.pluginmanager.register(Garbage(), "penstock-garbage")
     config.pluginmanager.register(Attempts(), "penstock-attempts")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script, and so of all it starts
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -135,6 +136,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
             or isinstance(getattr(getattr(item, "cls", None), "settings", None), settings)
         ]
+
+
+class Garbage:
+    """What a module's tests have left in cycles, brokers with all their files and maps, goes with the module, and what it says of
+    itself then is said by its last test. The collector by itself comes late where so much is alive: 10,000 open files were.
+    """
+
+    @staticmethod
+    def pytest_collection_finish() -> None:
+        gc.collect()
+        gc.freeze()  # the tests themselves stay to the end
+
+    @staticmethod
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+        yield
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
 
 
 class Attempts:

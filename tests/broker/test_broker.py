@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from broker.queueside import Quick, Side
 from penstock.broker.broker import Broker
-from penstock.errors import DiskFull, Locked
+from penstock.errors import DiskFull, Locked, StoreError
 from penstock.log import checkpoint
 
 
@@ -81,3 +82,59 @@ def test_young_is_what_lies_in_memory_still(tmp_path: Path) -> None:
     assert side.broker.is_system_topic("TBW102")
     assert not side.broker.is_system_topic("T")
     side.close()
+
+
+@pytest.mark.parametrize("step", ["tables.load", "transactions.load", "staging.open", "history.open", "keeping.open"])
+@pytest.mark.parametrize("error", [StoreError, DiskFull])
+def test_a_start_that_fails_leaves_the_folder_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: type[StoreError]
+) -> None:
+    """In the same process: a program may start a broker again when there is room."""
+    side = Side(tmp_path)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x"])
+    side.turn()
+    side.broker.close(False)
+    part, _, call = step.partition(".")
+    before = descriptors()
+    failing = Broker(side.config, clock=side.clock, files=side.files)
+
+    def fail(*given: object) -> None:
+        raise error("by order of the test")
+
+    monkeypatch.setattr(type(getattr(failing, part)), call, fail)
+    with pytest.raises(error, match="by order of the test"):
+        failing.open()
+    assert descriptors() == before
+    monkeypatch.undo()
+    again = Broker(side.config, clock=side.clock, files=side.files)
+    again.open()
+    assert again.queueing.topics.keys() == {b"t"}
+    again.close()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("part", ["staging", "tables", "history"])
+def test_a_stop_that_fails_leaves_the_folder_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    before = descriptors()
+    side = Side(tmp_path)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x"])
+    side.turn()
+
+    def fail() -> None:
+        monkeypatch.undo()  # once
+        raise StoreError("by order of the test")
+
+    monkeypatch.setattr(getattr(side.broker, part), "close", fail)
+    with pytest.raises(StoreError, match="by order of the test"):
+        side.broker.close()
+    assert descriptors() == before
+    again = Broker(side.config, clock=side.clock, files=side.files)
+    assert not again.open().clean
+    assert again.queueing.topics.keys() == {b"t"}
+    again.close()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -9,7 +9,9 @@ asks for is made by one of its parts.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import partial
 
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.core import Core
@@ -35,7 +37,7 @@ from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
 from penstock.disk.job import Job
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, StoreError
 from penstock.limits import Limits, limits_of
 from penstock.log.checkpoint import write_abort
 from penstock.log.consumequeue import ConsumeQueue
@@ -43,6 +45,8 @@ from penstock.log.recovery import Recovery
 from penstock.log.repair import Repairs
 from penstock.log.sequences import Sequences
 from penstock.wire import record
+
+log = logging.getLogger("penstock.broker")
 
 CLIENTS_EVERY_MS = 10_000
 
@@ -146,10 +150,14 @@ class Broker:
         try:
             return self._open()
         except DiskFull as error:
+            self._let_go()
             raise DiskFull(
                 f"the disk of {self.folder} is full, and a start has to write some small files: free at least 8 MiB there and "
                 f"start again ({error})"
             ) from error
+        except BaseException:
+            self._let_go()
+            raise
 
     def _open(self) -> Recovery:
         recovery = self.recovered = self.store.open()
@@ -178,14 +186,31 @@ class Broker:
         self.store.repair_by(self.repairs)
 
     def close(self, clean: bool = True) -> None:
-        """Write everything out and close the files."""
-        self.staging.close()
-        self.queueing.close(clean)
-        if clean:
+        """Write everything out and close the files. StoreError: something could not be written; the files are closed."""
+        if not clean:
+            self._let_go()
+            return
+        try:
+            self.staging.close()
+            self.queueing.close(clean)
             self.flush_log()
             self.tables.close()
             self.history.close()
-        self.store.close(clean)
+        except BaseException:
+            self._let_go()
+            raise
+        self.store.close()
+
+    def _let_go(self) -> None:
+        """Close every file, and leave what is in them as a killed process would: a program that a start or a stop has failed for
+        may start again.
+        """
+        queueing, store = partial(self.queueing.close, False), partial(self.store.close, False)
+        for close in (self.staging.close, queueing, self.tables.release, store):
+            try:
+                close()
+            except StoreError as error:
+                log.error("not closed cleanly folder=%s error=%s", self.folder, error)
 
     @property
     def config(self) -> BrokerConfig:

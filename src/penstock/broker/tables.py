@@ -165,6 +165,10 @@ class Tables:
         for write in self._offset_writes() if core.store.healthy else ():
             write()
 
+    def release(self) -> None:
+        """Let go of the files, as they are."""
+        self._file.release()
+
     def _offset_writes(self) -> list[Callable[[], None]]:
         core = self._core
         if not core.offsets.dirty:

@@ -40,7 +40,9 @@ _RETRY_CODES = frozenset(
 
 def is_tried_again(refusal: BrokerRefused) -> bool:
     """Whether a send that was refused so may go through later, or at another broker."""
-    return refusal.code in _RETRY_CODES and not refusal.denied
+    # Code 1 says many things; of some of them (a name that no topic may have) the refusal knows that they will be so again.
+    lasting = refusal.code == ResponseCode.SYSTEM_ERROR and not refusal.retryable
+    return refusal.code in _RETRY_CODES and not refusal.denied and not lasting
 
 
 def properties_text(message: Message, uniq_key: str) -> str:

@@ -131,10 +131,15 @@ def test_what_was_certainly_not_stored_is_sent_until_the_time_is_over(own_cluste
     assert ends == 2
 
 
-def test_an_illegal_name_is_not_worth_another_try(cluster: Cluster) -> None:
-    with Producer(cluster.registry) as producer, pytest.raises(BrokerRefused) as refused:
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_an_illegal_name_is_not_worth_another_try(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, idempotent: bool
+) -> None:
+    caplog.set_level(logging.INFO, logger="penstock")
+    with Producer(cluster.registry, idempotent=idempotent) as producer, pytest.raises(BrokerRefused) as refused:
         producer.send(Message("no good name", b"x"))
     assert not refused.value.retryable
+    assert "illegal characters" not in caplog.text  # of a try that was made once more
     assert BrokerRefused(1, "[TIMEOUT] broker busy").retryable
     assert BrokerRefused(14, "service not available now").retryable
 

@@ -160,6 +160,7 @@ class Queueing:
         for topic in self.topics.values():
             for stream in topic.streams():
                 stream.close(clean)
+        self.table.release()
         self.folder.close()
 
     def _write_memory(self) -> None:

@@ -112,6 +112,9 @@ class Table:
         """The table is whole, and nobody changes it any more."""
         if not (self._whole or self._names) and self._file.ready:
             self._file.remove()
+
+    def release(self) -> None:
+        """Let go of the file of changes, as it is."""
         self._file.release()
 
     def _row(self, topic: Topic) -> bytes:
