@@ -57,7 +57,7 @@ class Lanes:
         self.body_bytes = body_bytes
         self._lanes: dict[str | MessageQueue, Lane] = {}
         self._alone: set[Lane] = set()  # of sends that wait for nobody
-        self._full: dict[Lane, asyncio.Event] = {}  # lanes that linger
+        self._full: dict[Lane, asyncio.Event] = {}  # lanes that linger, until there is enough, or somebody flushes
         self._tasks: set[asyncio.Task[None]] = set()
         self._room: deque[asyncio.Future[None]] = deque()
         self._flushing: list[tuple[Lane, int, asyncio.Future[None]]] = []
@@ -198,7 +198,7 @@ class Lanes:
 
     async def _leave(self, lane: Lane) -> None:
         """Let the row leave, request by request, until it is empty."""
-        if self._linger_s and lane.size < self._batch_bytes:
+        if self._linger_s and lane.size < self._batch_bytes and not self._is_flushed(lane):
             self._full[lane] = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full[lane].wait(), self._linger_s)
@@ -278,7 +278,7 @@ class Lanes:
     # -- the end
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until all that came so far is settled. TimedOut."""
+        """Let go what lingers, and wait until all that came so far is settled. TimedOut."""
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[None]] = []
         for lane in (*self._lanes.values(), *self._alone):
@@ -286,10 +286,16 @@ class Lanes:
                 waiter = loop.create_future()
                 self._flushing.append((lane, lane.accepted, waiter))
                 waiters.append(waiter)
+                if lane in self._full:
+                    self._full[lane].set()
         if waiters:
             _, late = await asyncio.wait(waiters, timeout=timeout_s)
             if late:
                 raise TimedOut(f"not all sends have a receipt within {timeout_s:g} s")
+
+    def _is_flushed(self, lane: Lane) -> bool:
+        """Whether somebody waits for all that the lane has."""
+        return any(at is lane for at, _, _ in self._flushing)
 
     async def close(self) -> None:
         """What still waits fails with Closed."""
