@@ -29,7 +29,8 @@ settings.register_profile("fuzz", derandomize=False, database=None, print_blob=T
 settings.load_profile("fuzz" if FUZZ else "fixed")
 
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+HERE = Path(__file__).parent
+DATA = HERE.parents[1] / "shared" / "data"
 
 # Where `.ci/run` (or CI=true) runs the tests, only what this machine cannot give may be skipped. Packages are in
 # requirements.lock, so a test that misses one of those is a mistake; duckdb and polars are not in it.
@@ -45,6 +46,14 @@ MAY_BE_SKIPPED = (
     r"no openssl program", r"[Jj]ava",  # programs of the system
     r"(duckdb|polars) is not installed here",
     r"not a git checkout",
+)  # fmt: skip
+
+
+# What `./run test` runs in the compiled build alone: programs as a whole, their deadlines, pages, models. What is compiled
+# is tested in both.
+ONCE = (
+    "cli/", "console/", "demo/", "model/", "registry/test_spread.py", "test_docs.py", "test_facts.py", "test_house.py",
+    "test_limits.py", "test_operation.py", "test_packaging.py", "test_skips.py", "test_supervisor.py",
 )  # fmt: skip
 
 
@@ -127,6 +136,8 @@ def pytest_itemcollected(item: Any) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`./run fuzz` is for the searches alone. In CI what kills at random moments may be tried twice (decision 140)."""
     for item in items:
+        if item.path.relative_to(HERE).as_posix().startswith(ONCE):
+            item.add_marker(pytest.mark.once)
         if IN_CI and item.get_closest_marker("chaos") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1))
     if FUZZ:

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -18,7 +20,6 @@ from click.testing import CliRunner
 import penstock
 from ha_parts import SMALL, eventually
 from penstock.cli.ha import ha
-from penstock.cli.main import main
 from penstock.client.results import SendStatus
 from penstock.testing import Broker
 from penstock.wire import remoting
@@ -112,6 +113,12 @@ def test_a_dry_run_says_who_would_lead(tmp_path: Path) -> None:
         process.wait(60)
 
 
+def told(registry: str, words: str) -> subprocess.CompletedProcess[str]:
+    """`penstock ha …` as a process."""
+    command = [sys.executable, "-m", "penstock.cli", "ha", *words.split(), "-n", registry]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
 def test_nodes_that_hang_are_not_nodes_that_are_none() -> None:
     """The registry knows a broker that takes connections and says nothing: no answer in time (124), not "none is there" (3)."""
     with (
@@ -121,22 +128,25 @@ def test_nodes_that_hang_are_not_nodes_that_are_none() -> None:
         hung = f"127.0.0.1:{silent.getsockname()[1]}"
         info = {"brokerAddrTable": {"b": {"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": hung}}}}
 
+        def answer(peer: socket.socket) -> None:
+            with peer, suppress(OSError, EOFError):
+                parser = remoting.CommandParser()
+                while data := peer.recv(1 << 16):
+                    for command in parser.feed(data):
+                        peer.sendall(remoting.encode(command.reply(body=json.dumps(info).encode())))
+
         def serve() -> None:
-            with suppress(OSError):
+            with suppress(OSError), ThreadPoolExecutor() as pool:
                 while True:
-                    peer, _ = port.accept()
-                    with peer, suppress(OSError, EOFError):
-                        parser = remoting.CommandParser()
-                        while data := peer.recv(1 << 16):
-                            for command in parser.feed(data):
-                                peer.sendall(remoting.encode(command.reply(body=json.dumps(info).encode())))
+                    pool.submit(answer, port.accept()[0])
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         registry = f"127.0.0.1:{port.getsockname()[1]}"
-        for words in (("promote", "--node", "n"), ("switch",), ("pause",), ("forget", "n", "--yes")):
-            done = CliRunner().invoke(main, ["ha", *words, "-n", registry])
-            assert done.exit_code == 124, (words, done.output)
-            assert f"{hung} did not answer" in done.output
+        with ThreadPoolExecutor(4) as pool:  # each waits for ten seconds
+            asked = pool.map(partial(told, registry), ("promote --node n", "switch", "pause", "forget n --yes"))
+            for done in asked:
+                assert done.returncode == 124, (done.args, done.stderr)
+                assert f"{hung} did not answer" in done.stderr
         port.shutdown(socket.SHUT_RDWR)
         thread.join()

@@ -22,7 +22,7 @@ from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 
 SETS, TOPICS, FAILURES = 10, 10_000, 1_000
-BURST = 5  # failures that come one upon another; then all is left in peace
+BURST = 10  # failures that come one upon another; then all is left in peace
 LEASE_MS, PERIOD_MS, RECONNECT_MS, DELAY_MS = 5_000, 30_000, 1_000, 2_000
 PEACE_MS = 200_000  # a broker that was not heard of is forgotten after 120 s, at the next look
 
