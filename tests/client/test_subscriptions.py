@@ -5,7 +5,16 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.client.routes import MessageQueue
-from penstock.client.subscriptions import Subscription, consume_from, mq_table, read_offsets, selection, start_ms
+from penstock.client.subscriptions import (
+    Subscription,
+    check_group,
+    check_topic,
+    consume_from,
+    mq_table,
+    read_offsets,
+    selection,
+    start_ms,
+)
 from penstock.errors import WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import dumps, loads
@@ -78,3 +87,25 @@ def test_pushed_offsets_in_all_forms() -> None:
     for bad in (None, 5, {"offsetTable": {"x": 1}}, {"offsetTable": [5]}, {"offsetTable": [[{}, 1]]}):
         with pytest.raises(WireError):
             list(read_offsets(bad))
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a\n", "t" * 128, "ü", "a/b"])
+def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no topic can be called"):
+        check_topic(name)
+
+
+@pytest.mark.parametrize("name", ["%RETRY%g", "a|b_-", "t" * 127, "queue.of-nsq", "q#ephemeral"])
+def test_names_of_both_kinds_of_topic(name: str) -> None:
+    check_topic(name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "g" * 256, "gruppe-ü", "a\n"])
+def test_a_name_that_no_group_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no group can be called"):
+        check_group(name)
+
+
+@pytest.mark.parametrize("group", ["a|b%_-9", "g" * 255, "channel.of-nsq", "c#ephemeral"])
+def test_names_of_groups_and_channels(group: str) -> None:
+    check_group(group)

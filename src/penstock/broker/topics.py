@@ -28,7 +28,14 @@ from penstock.wire.layout import FILLER_SIZE
 from penstock.wire.layout import TOPIC_BYTES_MAX as TOPIC_BYTES_MAX
 from penstock.wire.names import DEAD_PREFIX as DEAD_PREFIX
 from penstock.wire.names import DONE_TOPIC as DONE_TOPIC
-from penstock.wire.names import GIVEN_UP_TOPIC, OFFSET_MOVED_TOPIC, SELF_TEST_TOPIC, SINK_TOPIC
+from penstock.wire.names import (
+    GIVEN_UP_TOPIC,
+    GROUP_BYTES_MAX,
+    LOG_NAME,
+    OFFSET_MOVED_TOPIC,
+    SELF_TEST_TOPIC,
+    SINK_TOPIC,
+)
 from penstock.wire.names import HALF_TOPIC as HALF_TOPIC
 from penstock.wire.names import OP_TOPIC as OP_TOPIC
 from penstock.wire.names import RETRY_PREFIX as RETRY_PREFIX
@@ -43,13 +50,12 @@ else:
 
 PERM_BOTH = PERM_READ | PERM_WRITE
 _PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
-GROUP_BYTES_MAX = 255
 DEFAULT_QUEUES = 4  # of a table that does not say
 
 _QUEUES = 8  # of the template
 _CONFLICT, _FULL = 409, 503  # HTTP's statuses
 
-_NAME = re.compile(rb"[%|a-zA-Z0-9_-]+")
+_NAME = re.compile(LOG_NAME)
 # Closed to senders (rocketmq.md §9.1).
 PROTECTED = frozenset(
     (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, SINK_TOPIC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,8 @@ from penstock.client.routes import Json, MessageQueue
 from penstock.errors import Refused, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import Pairs
+from penstock.wire.layout import TOPIC_BYTES_MAX
+from penstock.wire.names import GROUP_BYTES_MAX, LOG_NAME, NSQ_NAME, NSQ_NAME_BYTES_MAX
 from penstock.wire.record import java_hash
 
 if TYPE_CHECKING:
@@ -54,6 +57,26 @@ class Subscription:
         }
 
 
+def check_topic(name: str) -> None:
+    """ValueError for a name that no topic may have, of either kind: nobody would ever send to it, or be told so."""
+    data = name.encode("utf-8", "replace")
+    if not (_fits(LOG_NAME, data, TOPIC_BYTES_MAX) or _fits(NSQ_NAME, data, NSQ_NAME_BYTES_MAX)):
+        raise ValueError(
+            f"no topic can be called {name!r}: letters, digits, % | _ and -, or of a queue topic . _ and -"
+        )
+
+
+def check_group(name: str) -> None:
+    """ValueError for a name that no group may have, nor a channel."""
+    data = name.encode("utf-8", "replace")
+    if not (_fits(LOG_NAME, data, GROUP_BYTES_MAX) or _fits(NSQ_NAME, data, NSQ_NAME_BYTES_MAX)):
+        raise ValueError(f"no group can be called {name!r}: letters, digits, % | _ and -, or of a channel . _ and -")
+
+
+def _fits(pattern: bytes, name: bytes, most: int) -> bool:
+    return len(name) <= most and re.fullmatch(pattern, name) is not None
+
+
 def selection(topic: str, expression: str = "*", where: str | None = None, version: int = 0) -> Subscription:
     """What tags, or an expression over the properties, leave of a topic. ValueError for both, and for what is none."""
     if where is None:
@@ -80,7 +103,11 @@ def start_ms(start: Start) -> int | None:
         if start.tzinfo is None:
             raise ValueError("a start time needs a time zone")
         return int(start.timestamp() * 1000)
-    return None if isinstance(start, str) else start
+    if isinstance(start, str):
+        if start not in ("first", "last"):
+            raise ValueError(f"start is first, last, or a time, not {start!r}")
+        return None
+    return start
 
 
 def consume_from(start: Start) -> str:

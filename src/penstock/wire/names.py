@@ -45,6 +45,8 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 # Topics and channels of NSQ that go with their last consumer; the second is LMQ's.
 EPHEMERAL: Final = (b"#ephemeral", b"#tmp")
 EPHEMERAL_TEXTS: Final = tuple(suffix.decode() for suffix in EPHEMERAL)
+LOG_NAME: Final = rb"[%|a-zA-Z0-9_-]+"  # a pattern, of RocketMQ's topics and groups
+GROUP_BYTES_MAX: Final = 255
 NSQ_NAME: Final = rb"[.a-zA-Z0-9_-]+(?:#ephemeral|#tmp)?"  # a pattern; a name has at most NSQ_NAME_BYTES_MAX bytes
 NSQ_NAME_BYTES_MAX: Final = 64
 NSQD_VERSION: Final = "1.3.0"  # of nsqd, whose answers ours are: tools read it as a semantic version

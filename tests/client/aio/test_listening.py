@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from client.scripted import message
-from penstock.client.aio.listening import Listeners
+from penstock.client.aio.listening import Listeners, check_listener
 from penstock.client.results import Reject, Retry
 from penstock.message import ReceivedMessage
 
 
-def raises(error: Exception) -> Callable[[ReceivedMessage], object]:
+def raises(error: BaseException) -> Callable[[ReceivedMessage], object]:
     def listener(message: ReceivedMessage) -> object:
         raise error
 
@@ -30,13 +30,61 @@ def raises(error: Exception) -> Callable[[ReceivedMessage], object]:
         (raises(Retry(3)), Retry),
         (raises(Reject("bad")), Reject),
         (raises(ValueError("a mistake")), Retry),
+        (raises(StopIteration()), Retry),  # of a `next` without a default
+        (raises(SystemExit(1)), Retry),
+        (raises(asyncio.CancelledError()), Retry),
     ],
 )
 async def test_what_the_end_of_a_listener_means(listener: Callable[..., object], outcome: type | None) -> None:
     listeners = Listeners("G", listener, threads=1, timeout_s=20)
-    found = await listeners.call(message())
+    async with asyncio.timeout(20):
+        found = await listeners.call(message())
+    assert found is None if outcome is None else isinstance(found, outcome)
+    found = listeners.call_here(message())
     assert found is None if outcome is None else isinstance(found, outcome)
     listeners.close()
+
+
+async def cancelled(message: ReceivedMessage) -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+async def exits(message: ReceivedMessage) -> None:
+    raise SystemExit(1)
+
+
+@pytest.mark.parametrize("listener", [cancelled, exits])
+async def test_a_coroutine_that_ends_as_if_it_were_the_consumer(listener: Callable[..., object]) -> None:
+    """What it waited for was cancelled, not the consumer, which gives the message back and goes on."""
+    listeners = Listeners("G", listener, threads=1, timeout_s=20)
+    assert isinstance(await listeners.call(message()), Retry)
+    listeners.close()
+
+
+async def test_a_consumer_that_is_cancelled_is() -> None:
+    begun = asyncio.Event()
+
+    async def listener(message: ReceivedMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    listeners = Listeners("G", listener, threads=1, timeout_s=20)
+    task = asyncio.create_task(listeners.call(message()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    listeners.close()
+
+
+def test_a_listener_is_a_function() -> None:
+    for listener in (5, "print", message()):
+        with pytest.raises(TypeError):
+            check_listener(listener)
+    check_listener(None)
+    check_listener(print)
 
 
 async def test_functions_run_in_threads_and_coroutines_in_the_loop() -> None:

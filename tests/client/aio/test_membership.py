@@ -8,15 +8,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from client.scripted import QUEUE, Scripted, scripted, settings
 from penstock.client.aio.channelconsumer import ChannelConsumer
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listeners
 from penstock.client.aio.logconsumer import LogConsumer
 from penstock.client.aio.membership import Membership
+from penstock.client.routes import MessageQueue
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand
+from polling import until
 
 MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
@@ -77,3 +81,54 @@ async def test_news_of_another_group_changes_nothing() -> None:
         assert not group._rebalance_wanted.is_set()
         await group.members_changed(RemotingCommand(40, {"consumerGroup": "G"}))
         assert group._rebalance_wanted.is_set()
+
+
+async def test_a_topic_that_is_left_while_its_queues_are_taken_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two answers of the broker; then another topic is shared out as ever."""
+    async with member() as (script, logs, group):
+        monkeypatch.setattr("penstock.client.aio.membership.REBALANCE_S", 0.01)
+        script.replies[MEMBERS] = lambda command: command.reply(
+            body=dumps({"consumerIdList": [script.cluster.client_id]})
+        )
+        asked = 0
+
+        def leave(command: RemotingCommand) -> RemotingCommand:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                del group.subscriptions["T"]
+            return command.reply(ext={"offset": "0"})
+
+        script.replies[RequestCode.QUERY_CONSUMER_OFFSET] = leave
+        group.subscribe("T")
+        group.start()
+        group.rebalance_soon()
+        await until(lambda: asked == 1)
+        group.subscribe("T")
+        group.rebalance_soon()
+        await until(lambda: len(logs.assigned) > 0)
+
+
+async def test_a_sharing_out_that_fails_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`allocate` is the program's: what it raises must not leave the member without queues for ever."""
+    monkeypatch.setattr("penstock.client.aio.membership.REBALANCE_S", 0.01)
+    tries = 0
+
+    def allocate(client_id: str, queues: list[MessageQueue], members: list[str]) -> list[MessageQueue]:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ZeroDivisionError("a mistake of the program's")
+        return queues
+
+    async with member(allocate=allocate) as (script, logs, group):
+        script.replies[MEMBERS] = lambda command: command.reply(
+            body=dumps({"consumerIdList": [script.cluster.client_id]})
+        )
+        group.subscribe("T")
+        group.start()
+        group.rebalance_soon()
+        await until(lambda: len(logs.assigned) > 0)
+    assert "cannot share out T, tried again" in caplog.text

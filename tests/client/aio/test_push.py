@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from client.steps import numbered, send
 from penstock.aio import Admin, Producer
 from penstock.client.aio.push import PushConsumer
@@ -299,3 +301,33 @@ async def until_route(producer: Producer, topic: str) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the topic was not registered")
+
+
+async def test_whoever_closes_once_more_waits_for_the_first(registry: str, fresh: Fresh) -> None:
+    """A listener that closes its consumer, say, while the program leaves its block."""
+    topic, begun, go_on = fresh("twice"), asyncio.Event(), asyncio.Event()
+
+    async def listener(message: ReceivedMessage) -> None:
+        begun.set()
+        await go_on.wait()
+
+    await send(registry, topic, b"x")
+    consumer = PushConsumer(fresh("g"), registry, listener=listener, start="first")
+    await consumer.start()
+    await consumer.subscribe(topic)
+    await begun.wait()
+    first, second = asyncio.create_task(consumer.close()), asyncio.create_task(consumer.close())
+    await asyncio.sleep(0.02)
+    assert not second.done()
+    go_on.set()
+    await second
+    assert first.done()
+
+
+async def test_names_that_nobody_can_have_are_refused_when_a_topic_is_subscribed_to(registry: str) -> None:
+    """It would read nothing, for ever, and say nothing."""
+    for group, topic in (("a b", "T"), ("", "T"), ("g", "a b"), ("g", "")):
+        consumer = PushConsumer(group, registry)
+        with pytest.raises(ValueError, match="can be called"):
+            await consumer.subscribe(topic)
+        await consumer.close()

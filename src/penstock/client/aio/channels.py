@@ -22,7 +22,7 @@ from penstock.client.aio.outages import Outages
 from penstock.client.nsqsending import ladder_s
 from penstock.client.ready import share_ready
 from penstock.client.results import Outcome, Reject
-from penstock.errors import ClientError
+from penstock.errors import ClientError, WireError
 from penstock.message import ReceivedMessage
 
 log = logging.getLogger("penstock.client")
@@ -99,8 +99,10 @@ class ChannelReader:
                     connection.close()
                     self._lost(broker, connection)
                 log.info("channel %s of %s: the connection to %s is lost", self.channel, self.topic, address)
-            except ClientError as error:
+            except (ClientError, WireError) as error:
                 self._outages.failed(f"broker {broker}", f"channel {self.channel} of {self.topic} at {address}", error)
+            except Exception:  # whatever it is, nobody else would connect again
+                log.exception("channel %s of %s at %s, tried again", self.channel, self.topic, address)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, RECONNECT_MAX_S)
 

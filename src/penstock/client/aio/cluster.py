@@ -239,10 +239,13 @@ class Cluster:
         """Every 30 s: routes again, and a heartbeat to every broker in them."""
         while True:
             await asyncio.sleep(ROUTE_S)
-            for topic in list(self.routes):
-                await self.refresh(topic)
-            self._on_routes()
-            await self.send_heartbeats()
+            try:
+                for topic in list(self.routes):
+                    await self.refresh(topic)
+                self._on_routes()
+                await self.send_heartbeats()
+            except Exception:  # whatever it is, a broker forgets a client that it does not hear of
+                log.exception("routes and heartbeats, tried again in %d s", ROUTE_S)
 
     # -- membership
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.client.rebalance import Allocate
-from penstock.client.subscriptions import Start
+from penstock.client.subscriptions import Start, start_ms
 from penstock.security import PLAIN, Security
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSettings:
-    """What `PushConsumer` was made with; its docstring says what each means."""
+    """What `PushConsumer` was made with; its docstring says what each means. ValueError for what cannot be."""
 
     group: str
     model: Literal["cluster", "broadcast"]
@@ -29,6 +29,16 @@ class ConsumerSettings:
     offsets_folder: Path
     timeout_s: float
     security: Security = PLAIN
+
+    def __post_init__(self) -> None:
+        start_ms(self.start)
+        if self.model not in ("cluster", "broadcast"):
+            raise ValueError(f"model is cluster or broadcast, not {self.model!r}")
+        if self.kind not in ("log", "queue"):
+            raise ValueError(f"kind is log or queue, not {self.kind!r}")
+        for name in ("concurrency", "attempts_max", "window_count", "window_bytes", "in_flight_max", "timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is above 0, not {getattr(self, name)}")
 
     @property
     def shared(self) -> bool:

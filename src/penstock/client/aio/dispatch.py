@@ -176,6 +176,8 @@ class Dispatcher:
                 try:
                     handed.begin(self.listeners.timeout_s)
                     await handed.settle(await self.listeners.call(handed.message))
+                except Exception:
+                    log.exception("a message could not be settled")
                 finally:
                     self.listeners.end_work()
 

@@ -19,6 +19,12 @@ log = logging.getLogger("penstock.client")
 Listener = Callable[[ReceivedMessage], object] | Callable[[ReceivedMessage], Awaitable[object]]
 
 
+def check_listener(listener: object) -> None:
+    """TypeError for what cannot be called; None is none."""
+    if listener is not None and not callable(listener):
+        raise TypeError(f"a listener is a function, not {type(listener).__name__}")
+
+
 class Tracing(Protocol):
     """Who is told of messages that are worked on."""
 
@@ -97,7 +103,7 @@ class Listeners:
         assert listener is not None
         try:
             done = self._within(listener, message)
-        except Exception as error:
+        except BaseException as error:  # SystemExit, too: the message is given back, and whoever called works on
             return self._outcome(error, message)
         return self._made_of(done, message)
 
@@ -118,7 +124,7 @@ class Listeners:
             self._reply(message, done)
         return Retry() if done is False else None
 
-    def _outcome(self, error: Exception, message: ReceivedMessage) -> Outcome:
+    def _outcome(self, error: BaseException, message: ReceivedMessage) -> Outcome:
         if isinstance(error, (Retry, Reject)):
             return error.with_traceback(None)
         log.error(
@@ -143,13 +149,15 @@ class Listeners:
     async def _call(self, message: ReceivedMessage) -> Outcome:
         listener = self.by_topic.get(message.topic, self._default)
         assert listener is not None
+        if self.runs_in_thread(message.topic):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._call_here, message)
         try:
-            if not self.runs_in_thread(message.topic):
-                with context_of(message):
-                    async with asyncio.timeout(self.timeout_s):
-                        done: object = await cast(Awaitable[object], listener(message))
-            else:
-                done = await asyncio.get_running_loop().run_in_executor(self._threads, self._within, listener, message)
-        except Exception as error:
+            with context_of(message):
+                async with asyncio.timeout(self.timeout_s):
+                    done: object = await cast(Awaitable[object], listener(message))
+        except BaseException as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the consumer closes; else something was cancelled that the listener waited for
             return self._outcome(error, message)
         return self._made_of(done, message)

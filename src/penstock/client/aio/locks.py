@@ -61,6 +61,9 @@ class MemberLocks:
             except (ClientError, WireError) as error:
                 self._cluster.outages.failed("the queue locks", f"group {self._group} renews them", error)
                 continue
+            except Exception:  # whatever it is, they run out unless somebody renews them
+                log.exception("group %s renews its locks, tried again", self._group)
+                continue
             self._cluster.outages.answered("the queue locks")
             for queue in held & set(assigned):
                 assigned[queue].locked_now()

@@ -284,6 +284,9 @@ class LogConsumer:
                 except (ClientError, WireError) as error:
                     outages.failed(broker, f"group {self._group} commits {assigned.queue}", error)
                     failed = True
+                except Exception:  # whatever it is, the other queues' offsets are committed, and this one's later
+                    log.exception("group %s commits %s, tried again", self._group, assigned.queue)
+                    failed = True
             if failed:
                 await asyncio.sleep(COMMIT_AGAIN_S)
                 self._settled.set()

@@ -128,6 +128,8 @@ class Membership:
                 except (ClientError, WireError) as error:
                     outages.failed(f"the sharing of {topic}", f"group {self._name}", error)
                     complete = False
+                except Exception:  # of `allocate`, which is the program's: other topics are shared out none the less
+                    log.exception("group %s cannot share out %s, tried again", self._name, topic)
             wait_s = REBALANCE_S if complete else REBALANCE_SOON_S
 
     async def _rebalance(self, topic: str) -> bool:
@@ -150,9 +152,11 @@ class Membership:
             await self._logs.drop(queue)
         locked = await self._logs.lock(new)
         for queue in new:
-            if queue in locked and topic in self.subscriptions and not self._closing:
+            if queue in locked:
                 offset = await self._logs.start_offset(queue)
-                self._logs.take(queue, self.subscriptions[topic], offset)
+                if (subscription := self.subscriptions.get(topic)) is None or self._closing:  # meanwhile
+                    break
+                self._logs.take(queue, subscription, offset)
         return len(locked) == len(new)
 
     async def _members(self, topic: str) -> list[str]:

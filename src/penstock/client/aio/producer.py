@@ -22,6 +22,7 @@ from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, Waiti
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import NSQ_PORT, Json, MessageQueue, direct
 from penstock.client.sending import COMPRESS_OVER_BYTES
+from penstock.client.subscriptions import check_group
 from penstock.clock import Clock
 from penstock.errors import ClientError, PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
@@ -84,6 +85,9 @@ class Producer:
         trace: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        check_group(group)
+        if send_timeout_s <= 0 or retries < 0 or linger_ms < 0:
+            raise ValueError("send_timeout_s is above 0, retries and linger_ms are not below it")
         self.group = group
         self.kind = kind
         self._nsqd = direct(nsqd, NSQ_PORT)

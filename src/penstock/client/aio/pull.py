@@ -13,7 +13,7 @@ from penstock.client.aio.cluster import Cluster
 from penstock.client.conversation import OK, number
 from penstock.client.received import cut_records
 from penstock.client.routes import MessageQueue
-from penstock.client.subscriptions import Subscription, selection, start_ms
+from penstock.client.subscriptions import Subscription, check_group, selection, start_ms
 from penstock.clock import Clock
 from penstock.errors import ClientError, WireError
 from penstock.message import ReceivedMessage
@@ -103,6 +103,7 @@ class PullConsumer:
         security: Security | str | Path | None = None,
         clock: Clock | None = None,
     ) -> None:
+        check_group(group)
         self.group = group
         self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=security)
         self._positions: dict[MessageQueue, _Position] = {}

@@ -78,6 +78,9 @@ class Puller:
                 assigned.pull_next_from(MASTER_ID)
                 pause_s = await _pause(pause_s)
                 await self._cluster.refresh(assigned.queue.topic)
+            except Exception:  # whatever it is, nobody else would go on with this queue
+                log.exception("group %s pulls %s, tried again", self._group, assigned.queue)
+                pause_s = await _pause(pause_s)
 
     async def _once(self, assigned: Assigned) -> None:
         loop = asyncio.get_running_loop()

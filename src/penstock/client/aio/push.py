@@ -23,14 +23,14 @@ from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.control import Control
 from penstock.client.aio.delivery import Delivery
 from penstock.client.aio.dispatch import Dispatcher
-from penstock.client.aio.listening import Listener, Listeners
+from penstock.client.aio.listening import Listener, Listeners, check_listener
 from penstock.client.aio.logconsumer import CLOSE_S, LogConsumer
 from penstock.client.aio.membership import Membership
 from penstock.client.aio.requestreply import Replier
 from penstock.client.aio.tracing import Tracer
 from penstock.client.rebalance import Allocate, average
 from penstock.client.routes import NSQ_PORT, MessageQueue, direct
-from penstock.client.subscriptions import Start
+from penstock.client.subscriptions import Start, check_group, check_topic
 from penstock.clock import Clock
 from penstock.message import ReceivedMessage
 from penstock.security import Security, security_of
@@ -86,10 +86,12 @@ class PushConsumer:
         trace: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        check_listener(listener)
         self.group = group
         settings = ConsumerSettings(
             group=group, model=model, start=start, orderly=orderly, concurrency=concurrency, attempts_max=attempts_max,
-            window_count=window_count, window_bytes=window_bytes, in_flight_max=in_flight_max or concurrency, kind=kind,
+            window_count=window_count, window_bytes=window_bytes,
+            in_flight_max=concurrency if in_flight_max is None else in_flight_max, kind=kind,
             allocate=allocate, offsets_folder=offsets_folder or Path.home() / ".penstock" / "offsets",
             timeout_s=timeout_s, security=security_of(security),
         )  # fmt: skip
@@ -117,6 +119,7 @@ class PushConsumer:
             self._logs.trace_with(self._tracer)
         self._started = False
         self._closing = False
+        self._closed = asyncio.Event()
 
     async def start(self) -> PushConsumer:
         """Join the group. ConnectionLost when no name server answers."""
@@ -154,8 +157,15 @@ class PushConsumer:
         Messages not settled come again, to other members or at the next start.
         """
         if self._closing:
+            await self._closed.wait()
             return
         self._closing = True
+        try:
+            await self._close()
+        finally:
+            self._closed.set()
+
+    async def _close(self) -> None:
         self._group.close()
         self.dispatcher.stop()
         self._logs.stop()
@@ -189,8 +199,12 @@ class PushConsumer:
         expression `where` is true (``price >= 50 AND city <> 'Rome'``).
 
         All members of a group must subscribe alike. May be called before `start` and at any time after. ValueError for a
-        selection, an order or a broadcast of a queue topic, which has none, and for a `where` that is no expression.
+        selection, an order or a broadcast of a queue topic, which has none, for a `where` that is no expression, and for names
+        that no topic or group can have: such a consumer would read nothing, and say nothing.
         """
+        check_listener(listener)
+        check_group(self.group)
+        check_topic(topic)
         if self._nsqd:
             self._channels.check(topic, expression if where is None else where)
         subscription = self._group.subscribe(topic, expression, where)
