@@ -270,6 +270,11 @@ class PushConsumer(Client):
         _terminated.discard(self)
         super().close()
 
+    def leave_to_parent(self) -> None:
+        """SIGTERM for the child is none for the parent's consumer."""
+        _terminated.discard(self)
+        super().leave_to_parent()
+
     @property
     def client_id(self) -> str:
         """This member's name in its group; empty before the start."""

@@ -15,6 +15,7 @@ P = ParamSpec("P")
 
 _lock = threading.RLock()  # a signal handler may come while its own thread has it
 _current: Portal | None = None
+_of_parent: list[Portal | None] = []  # never let go of: what its loop waits at is shared with the parent
 
 
 class Portal:
@@ -68,6 +69,16 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+def _forked() -> None:
+    """In the child: the lock may be held by a thread that is not there any more."""
+    global _lock, _current
+    _of_parent.append(_current)
+    _lock, _current = threading.RLock(), None
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def portal() -> Portal:

@@ -231,7 +231,9 @@ async def test_another_broker_takes_over(own_cluster, second_broker) -> None:  #
         assert {(await producer.send(Message("T", b"z"))).queue.broker for _ in range(4)} == {"broker-a", "broker-b"}
 
 
-@pytest.mark.parametrize("wrong", [{"group": "a b"}, {"send_timeout_s": 0}, {"retries": -1}, {"linger_ms": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"group": "a b"}, {"kind": "x"}, {"send_timeout_s": 0}, {"retries": -1}, {"linger_ms": -1}]
+)
 def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         Producer("127.0.0.1:1", **wrong)

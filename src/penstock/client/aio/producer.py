@@ -88,6 +88,8 @@ class Producer:
         check_group(group)
         if send_timeout_s <= 0 or retries < 0 or linger_ms < 0:
             raise ValueError("send_timeout_s is above 0, retries and linger_ms are not below it")
+        if kind not in ("log", "queue"):
+            raise ValueError(f"kind is log or queue, not {kind!r}")
         self.group = group
         self.kind = kind
         self._nsqd = direct(nsqd, NSQ_PORT)
