@@ -78,7 +78,7 @@ class DirectSends:
             self._give_back(self._lines, address, line)
             receipt = read_receipt(answer, to, sent.keys)
         except BrokerRefused as error:
-            if is_tried_again(error):
+            if is_tried_again(error, any_queue=queue is None):
                 return None
             raise
         except (ConnectionLost, WireError) as error:

@@ -38,11 +38,13 @@ _RETRY_CODES = frozenset(
 )
 
 
-def is_tried_again(refusal: BrokerRefused) -> bool:
-    """Whether a send that was refused so may go through later, or at another broker."""
-    # Code 1 says many things; of some of them (a name that no topic may have) the refusal knows that they will be so again.
-    lasting = refusal.code == ResponseCode.SYSTEM_ERROR and not refusal.retryable
-    return refusal.code in _RETRY_CODES and not refusal.denied and not lasting
+def is_tried_again(refusal: BrokerRefused, *, any_queue: bool = False) -> bool:
+    """Whether a send that was refused so may go through later, or at another broker; or in another queue, where `any_queue` of
+    the topic will do: a new one may have fewer than was thought.
+    """
+    if refusal.code == ResponseCode.SYSTEM_ERROR and not refusal.retryable:  # what it says of a name will be so again
+        return any_queue and refusal.remark.startswith("request queueId[")
+    return refusal.code in _RETRY_CODES and not refusal.denied
 
 
 def properties_text(message: Message, uniq_key: str) -> str:

@@ -180,7 +180,7 @@ class Attempts:
                 if not self.settings.retry_unsure or unsure > self.settings.retries:
                     return receipt
             except (ConnectionLost, BrokerRefused, NoRoute) as error:
-                refused = isinstance(error, BrokerRefused) and not is_tried_again(error)
+                refused = isinstance(error, BrokerRefused) and not is_tried_again(error, any_queue=queue is None)
                 # What was certainly not stored is tried again until the time is over, the rest `retries` times.
                 unsure += isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
                 pause = min(BUSY_WAIT_S * 2**attempt, BUSY_WAIT_MAX_S)
