@@ -22,6 +22,7 @@ def test_a_stored_message_has_a_status_and_a_refused_one_has_none() -> None:
 
 def test_outcomes() -> None:
     assert (Retry().delay, Retry(0).delay, Retry(2.5).delay) == (None, 0, 2.5)
-    with pytest.raises(ValueError, match="not negative"):
-        Retry(-1)
+    for delay in (-1, float("inf"), float("nan")):  # such a message would never be settled
+        with pytest.raises(ValueError, match="a delay"):
+            Retry(delay)
     assert (Reject().reason, Reject("bad").reason) == ("", "bad")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 
 import msgspec
 
@@ -61,8 +62,8 @@ class Retry(Exception):
 
     def __init__(self, delay: float | None = None) -> None:
         super().__init__(delay)
-        if delay is not None and delay < 0:
-            raise ValueError("a delay is not negative; Reject is for the dead letters")
+        if delay is not None and not 0 <= delay < inf:
+            raise ValueError("a delay is not negative, and a number; Reject is for the dead letters")
         self.delay = delay
 
 
