@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
 
+import penstock
 from penstock.aio import Producer
 from penstock.client.aio.attempts import Attempts
+from penstock.client.results import SendStatus
 from penstock.client.routes import MessageQueue
-from penstock.errors import NoRoute
+from penstock.errors import BrokerRefused, NoRoute
 from penstock.message import Message
+from penstock.testing import Broker
 
 Fresh = Callable[[str], str]
 
@@ -59,3 +63,25 @@ async def test_a_queue_whose_broker_is_away(registry: str, fresh: Fresh) -> None
             await producer.attempts.address(MessageQueue(topic, "nobody", 0))
         with pytest.raises(NoRoute):
             producer.attempts.nsq_address(await producer.attempts.route(topic), MessageQueue(topic, "nobody", 0))
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("key", [None, "a key"])
+def test_a_new_topic_with_fewer_queues_than_was_thought(idempotent: bool, key: str | None) -> None:
+    """A rule of the broker's gives it one; whoever has sent to no topic before thinks of four. Each message is there, once."""
+    with (
+        Broker(topic=[{"name": "few*", "queues": 1}], nsq_port=-1, lookup_port=-1, lookup_http_port=-1) as broker,
+        penstock.Producer(broker.registry, idempotent=idempotent, send_timeout_s=60) as producer,
+    ):
+        for topic in range(8):
+            for n in range(3):
+                receipt = producer.send(Message(f"few{topic}", b"%d" % n, sharding_key=key))
+                assert (receipt.status, receipt.queue.queue_id, receipt.queue_offset) == (SendStatus.SEND_OK, 0, n)
+        sends = [producer.send_nowait(Message("few-soon", b"%d" % n, sharding_key=key)) for n in range(50)]
+        producer.flush()
+        assert sorted(send.result().queue_offset for send in sends) == list(range(50))
+        other = receipt.queue._replace(queue_id=3)
+        began = time.monotonic()
+        with pytest.raises(BrokerRefused, match="queueId"):
+            producer.send(Message(other.topic, b"x"), queue=other)
+        assert time.monotonic() - began < 30  # not as long as `send_timeout_s` allows

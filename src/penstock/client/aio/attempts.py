@@ -156,6 +156,14 @@ class Attempts:
         loop, messages = asyncio.get_running_loop(), sent.messages
         message = messages[0]
         if self.settings.idempotent:
+            try:
+                return await self._send_once(sent, deadline, queue, selector)
+            except BrokerRefused as error:
+                if is_tried_again(error) or not is_tried_again(error, any_queue=queue is None):
+                    raise
+            # A new topic has fewer queues than was thought: nothing is stored, and by now it is known how many.
+            self._templates.pop(message.topic, None)
+            await self.cluster.refresh(message.topic)
             return await self._send_once(sent, deadline, queue, selector)
         avoid: str | None = None
         attempt, unsure = 0, sent.unsure
