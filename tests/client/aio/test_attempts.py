@@ -71,7 +71,7 @@ def test_a_new_topic_with_fewer_queues_than_was_thought(idempotent: bool, key: s
     """A rule of the broker's gives it one; whoever has sent to no topic before thinks of four. Each message is there, once."""
     with (
         Broker(topic=[{"name": "few*", "queues": 1}], nsq_port=-1, lookup_port=-1, lookup_http_port=-1) as broker,
-        penstock.Producer(broker.registry, idempotent=idempotent, send_timeout_s=60) as producer,
+        penstock.Producer(broker.registry, idempotent=idempotent, send_timeout_s=600) as producer,
     ):
         for topic in range(8):
             for n in range(3):
@@ -84,4 +84,4 @@ def test_a_new_topic_with_fewer_queues_than_was_thought(idempotent: bool, key: s
         began = time.monotonic()
         with pytest.raises(BrokerRefused, match="queueId"):
             producer.send(Message(other.topic, b"x"), queue=other)
-        assert time.monotonic() - began < 30  # not as long as `send_timeout_s` allows
+        assert time.monotonic() - began < 60  # not as long as `send_timeout_s` allows
