@@ -331,3 +331,22 @@ async def test_names_that_nobody_can_have_are_refused_when_a_topic_is_subscribed
         with pytest.raises(ValueError, match="can be called"):
             await consumer.subscribe(topic)
         await consumer.close()
+
+
+async def test_a_coroutine_may_close_its_consumer(registry: str, fresh: Fresh) -> None:
+    """It waits for itself for a moment; then everything is closed, and nothing is left running."""
+    topic, closed = fresh("itself"), asyncio.Event()
+
+    async def listener(message: ReceivedMessage) -> None:
+        await consumer.close()
+        closed.set()
+
+    await send(registry, topic, b"x")
+    before = asyncio.all_tasks()
+    consumer = PushConsumer(fresh("g"), registry, listener=listener, start="first")
+    await consumer.start()
+    await consumer.subscribe(topic)
+    async with asyncio.timeout(60):
+        await closed.wait()
+        await consumer.close()
+    await until(lambda: asyncio.all_tasks() == before)

@@ -88,9 +88,11 @@ class Cluster:
     async def close(self) -> None:
         """Stop everything that runs for this client and close its connections."""
         self._open = False
-        for task in list(self._tasks):
+        here = asyncio.current_task()  # of a listener, perhaps, which nobody else waits for
+        others = [task for task in self._tasks if task is not here]
+        for task in others:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
         for opening in self._connections.values():
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 opening.result().close()

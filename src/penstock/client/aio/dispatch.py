@@ -168,7 +168,7 @@ class Dispatcher:
         await done.wait()
 
     async def work(self) -> None:
-        """Call listeners, one message after the other, until cancelled."""
+        """Call listeners, one message after the other, until cancelled, or until one has closed the consumer."""
         while True:
             handed = await self._ready.get()
             if not handed.gone:
@@ -180,6 +180,8 @@ class Dispatcher:
                     log.exception("a message could not be settled")
                 finally:
                     self.listeners.end_work()
+            if self._stopped:
+                return
 
     async def some(self) -> bool:
         """Wait for a message that no listener takes; False when the consumer closes and none is left."""
