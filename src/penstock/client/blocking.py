@@ -270,10 +270,10 @@ class PushConsumer(Client):
         _terminated.discard(self)
         super().close()
 
-    def leave_to_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         """SIGTERM for the child is none for the parent's consumer."""
         _terminated.discard(self)
-        super().leave_to_parent()
+        super()._leave_to_parent()
 
     @property
     def client_id(self) -> str:

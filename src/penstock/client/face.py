@@ -42,7 +42,7 @@ class OfParent:
 def _forked() -> None:
     """In the child."""
     for client in list(_started):
-        client.leave_to_parent()
+        client._leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -64,7 +64,7 @@ class Client:
         if not isinstance(self._inner, OfParent):
             portal().run(self._inner.close())
 
-    def leave_to_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         """This process is a child of the one that made the client: from now on RuntimeError."""
         _of_parent.append(dict(vars(self)))
         for name in vars(self):
