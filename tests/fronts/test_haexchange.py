@@ -181,10 +181,15 @@ def test_a_flipped_bit_of_a_sum(pair: Pair, name: str) -> None:
     pair.start("a", "b")
     pair.wait()
     assert pulled(pair.running[name].addresses["remoting"]) == bodies()
-    eventually(lambda: pair.repaired(name) == 2)
+    eventually(
+        lambda: pair.repaired(name) >= 2
+    )  # a place that is wrong hides its neighbours from who seeks them: they count, too
     assert nsq_reads(pair.running["a"].nsq) == bodies()
-    sums = [(pair.folder / which / "checksums" / f"{0:020d}").read_bytes() for which in "ab"]
-    assert sums[0][: 32 + 8 * COUNT] == sums[1][: 32 + 8 * COUNT]
+
+    def sums(which: str) -> bytes:
+        return (pair.folder / which / "checksums" / f"{0:020d}").read_bytes()[: 32 + 8 * COUNT]
+
+    eventually(lambda: sums("a") == sums("b"))
 
 
 def test_what_people_are_told(pair: Pair) -> None:
