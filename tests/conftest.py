@@ -136,7 +136,7 @@ def pytest_itemcollected(item: Any) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`./run fuzz` is for the searches alone. In CI what kills at random moments may be tried twice (decision 140)."""
     for item in items:
-        if item.path.relative_to(HERE).as_posix().startswith(ONCE):
+        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(ONCE):
             item.add_marker(pytest.mark.once)
         if IN_CI and item.get_closest_marker("chaos") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1))
