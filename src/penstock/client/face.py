@@ -24,9 +24,8 @@ class Inner(Protocol):
 C = TypeVar("C", bound="Client")
 
 _started: weakref.WeakSet[Client] = weakref.WeakSet()
-_of_parent: list[
-    dict[str, object]
-] = []  # what clients had: never let go of, for their sockets and loop are the parent's, too
+# What clients had before a fork: never let go of, for their sockets and loop are the parent's, too.
+_of_parent: list[dict[str, object]] = []
 
 
 class OfParent:

@@ -59,7 +59,6 @@ class MasterTables:
                     self._take_later()
                     if time.monotonic() >= due_s and await self._ask():
                         due_s = time.monotonic() + PERIOD_S
-                        self._complained = ""
                 except (OSError, TimeoutError, ValueError, PenstockError) as error:  # whatever it is, it is tried again
                     self._complain(str(error) or "it does not answer")
                 await asyncio.sleep(MORE_S)
@@ -100,6 +99,7 @@ class MasterTables:
         if "offsets" in later:
             self._taking.take("offsets", later["offsets"])
         self._taking.take("delays", later["delays"])
+        self._complained = ""  # all of it was taken: answers that make no sense each time are complained of once
         if self._taking.more:
             self._later = {"delays": later["delays"]}
 
