@@ -29,6 +29,7 @@ COMPILED = [
     "penstock.disk.gathering",
     "penstock.disk.readyqueue",
     "penstock.disk.readysegment",
+    "penstock.disk.runs",
     "penstock.disk.segments",
     "penstock.disk.stream",
     "penstock.fronts.nsq.connection",

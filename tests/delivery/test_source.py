@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from disk.queue_parts import drain, make
 from penstock.delivery.source import MemorySource
 from penstock.disk.diskqueue import DiskQueue
+from penstock.disk.runs import Run, framed
 from penstock.errors import DiskFull
 from penstock.wire.nsq import message_data
 
@@ -70,15 +73,15 @@ class Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.queue, name)
 
-    def put_many(self, payloads: list[bytes]) -> None:
+    def put(self, runs: list[Run]) -> None:
         if self.full:
             raise DiskFull("no room (by order of the test)")
-        self.writes.append(len(payloads))
-        self.queue.put_many(payloads)
+        self.writes.append(sum(run.count for run in runs))
+        self.queue.put(runs)
 
-    def finish_many(self, numbers: list[int]) -> None:
-        self.told.append(numbers)
-        self.queue.finish_many(numbers)
+    def finish(self, numbers: Sequence[int]) -> None:
+        self.told.append(list(numbers))
+        self.queue.finish(numbers)
 
 
 def test_what_is_too_much_is_written_together(tmp_path: Path) -> None:
@@ -178,6 +181,90 @@ def test_places_are_used_again() -> None:
     assert [source.point_at(0, place) for place in (-1, 10_000)] == [0, 0]
     source.empty()
     assert [source.point_at(0, place) for place in places] == [0] * 300
+
+
+def records(*bounds: int) -> Run:
+    return framed([data(n) for n in range(*bounds)])
+
+
+def test_a_buffer_is_shared_and_a_turn_makes_one_run(tmp_path: Path) -> None:
+    """Of a topic with several channels each goes its own way through the same bytes."""
+    run = records(10)
+    ends = [Run(run.buffer, 0, run.end, 10).split(n).end for n in range(11)]
+    one, other = MemorySource(100, None), MemorySource(4, backend := make(tmp_path))
+    for n in range(10):
+        for source in (one, other):
+            source.put_run(run.buffer, ends[n], ends[n + 1], 1)
+    assert (one.depth(), other.depth(), other.backend_depth()) == (10, 10, 6)
+    assert taken(one) == taken(other) == [b"m%d" % n for n in range(10)]
+    one.put_run(run.buffer, ends[2], ends[4], 2)
+    one.put_run(run.buffer, ends[6], ends[7], 1)  # what lies between is not meant
+    assert (taken(one), one.depth()) == ([b"m2", b"m3", b"m6"], 0)
+    one.put([])
+    assert (one.take(), one.oldest(), one.queue, one.over) == (0, b"", [], [])
+    backend.close()
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 7])
+def test_what_does_not_fit_is_cut_off_at_a_record(tmp_path: Path, room: int) -> None:
+    run = records(7)
+    dropping, spilling = MemorySource(room, None), MemorySource(room, backend := make(tmp_path))
+    for source in (dropping, spilling):
+        source.put_run(run.buffer, 0, run.end, 7)
+    assert (dropping.depth(), dropping.dropped, spilling.depth()) == (room, 7 - room, 7)
+    assert spilling.queue == [data(n) for n in range(room)]
+    assert (taken(dropping), taken(spilling)) == ([b"m%d" % n for n in range(room)], [b"m%d" % n for n in range(7)])
+    backend.close()
+
+
+def test_what_is_detached_keeps_nothing_but_itself() -> None:
+    run = records(500)
+    held = weakref.ref(keeper := Buffer(run.buffer))
+    own = MemorySource(10, None)
+    own.put_run(keeper, 0, len(data(0)) + 4, 1)
+    own.take()
+    del keeper
+    place = own.place
+    assert (held() is not None, own.take(), own.point_at(0, place)) == (True, 0, 1)
+    own.detach(0, place)
+    assert (own.point_at(0, place), own.body(), own.data()) == (1, b"m0", data(0))
+    assert held() is None
+    own.detach(0, place)
+    own.detach(0, 77)
+    own.done(0, place)
+    assert own.point_at(0, place) == 0
+
+
+class Buffer(bytearray):
+    """A buffer of which one sees that it is gone."""
+
+
+def test_a_body_is_lent_as_long_as_its_view_lives() -> None:
+    source = MemorySource(10, None)
+    source.put([message_data(1, 0, n, b"%d" % n * 5000) for n in range(2)])
+    source.take()
+    view = source.lend()
+    source.done(0, source.place)
+    source.take()
+    source.empty()
+    assert view == b"0" * 5000
+
+
+def test_numbers_out_of_order_are_told_as_well(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(0, backend)
+    source.put([data(n) for n in range(12)])
+    places = []
+    while source.take():
+        places.append(source.place)
+    for n in (3, 4, 5, 0, 1, 2, 7):
+        source.done(0, places[n])
+    source.save([(places[n], 2) for n in (6, 8, 9, 10, 11)])
+    assert sorted(backend.told[0]) == [0, 1, 2, 3, 4, 5, 7]
+    backend.close()
+    again = make(tmp_path)
+    assert {payload[26:] for payload in drain(again)} == {b"m%d" % n for n in (6, 8, 9, 10, 11)}
+    again.close()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from lying_disk import LyingFiles
 
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.files import Files
+from penstock.disk.runs import framed
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "diskqueue"
 
@@ -26,15 +27,20 @@ def make(folder: Path, name: str = "t", files: Files | None = None, **more: Any)
     return DiskQueue(folder, name, files or Files(), **{"max_bytes_per_file": 400, **more})
 
 
+def put(queue: DiskQueue, *payloads: bytes) -> None:
+    """These payloads in one call."""
+    queue.put([framed(payloads)])
+
+
 def drain(queue: DiskQueue, limit: int = 7) -> list[bytes]:
     """Everything there is, left in hand."""
     found: list[bytes] = []
     while queue.depth:
-        taken = queue.take(limit)
+        taken = queue.take_payloads(limit)
         assert taken or not queue.depth
         found += taken
         assert len(found) < 10_000
-    assert queue.take(limit) == []
+    assert queue.take_payloads(limit) == []
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lying_disk import LyingFiles
 
-from disk.queue_parts import VECTORS, contents, drain, make, message, messages
+from disk.queue_parts import VECTORS, contents, drain, make, message, messages, put
 from penstock.disk import queuefiles
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.files import Files
@@ -39,10 +40,10 @@ def test_theirs_is_read(tmp_path: Path, case: str, name: str, first: int, end: i
     assert list(queuefiles.records(Files(), folder, name)) == messages(first, end)
     queue = make(folder, name)
     assert queue.depth == end - first
-    queue.put_many(messages(end, end + 3))
+    put(queue, *messages(end, end + 3))
     assert drain(queue) == messages(first, end + 3)
     queue.done(end + 3 - first)
-    queue.put(message(0))
+    put(queue, message(0))
     queue.close()
     assert drain(make(folder, name)) == [message(0)]
     assert not list(folder.glob("*.bad"))
@@ -53,19 +54,19 @@ def test_ours_are_the_same_bytes(tmp_path: Path, case: str) -> None:
     sizes = {"emptied": 4000}
     queue = make(tmp_path, "t:c" if case == "channel" else case, max_bytes_per_file=sizes.get(case, 400))
     if case == "emptied":
-        queue.put_many(messages(5))
+        put(queue, *messages(5))
         queue.empty()
-        queue.put_many(messages(5, 8))
+        put(queue, *messages(5, 8))
     elif case == "channel":
         for n in range(14):
-            queue.put(message(n))
+            put(queue, message(n))
             if n < 5:
-                assert queue.take(1) == [message(n)]
+                assert queue.take_payloads(1) == [message(n)]
                 queue.done(1)
     else:
         for n in range(30):
-            queue.put(message(n))
-        queue.done(len(queue.take(13 if case == "part" else 0)))
+            put(queue, message(n))
+        queue.done(len(queue.take_payloads(13 if case == "part" else 0)))
     queue.close()
     assert contents(tmp_path) == contents(VECTORS / case)
 
@@ -75,8 +76,8 @@ def test_ours_are_the_same_bytes(tmp_path: Path, case: str) -> None:
 
 def test_nothing_is_on_the_disk_before_the_first_message(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    assert (queue.take(5), queue.depth, queue.tick(0)) == ([], 0, None)
-    queue.put_many([])
+    assert (queue.take_payloads(5), queue.depth, queue.tick(0)) == ([], 0, None)
+    put(queue)
     queue.empty()
     queue.sync()
     queue.close()
@@ -87,9 +88,9 @@ def test_first_in_first_out_over_many_files(tmp_path: Path) -> None:
     queue = make(tmp_path)
     found: list[bytes] = []
     for n in range(200):
-        queue.put(message(n))
+        put(queue, message(n))
         if n % 3 == 0:
-            found += queue.take(2)
+            found += queue.take_payloads(2)
     assert queue.depth == 200 - len(found)
     assert found + drain(queue) == messages(200)
     queue.done(200)
@@ -101,8 +102,8 @@ def test_first_in_first_out_over_many_files(tmp_path: Path) -> None:
 def test_a_reader_that_keeps_up_makes_no_bad_file(tmp_path: Path) -> None:
     queue = make(tmp_path)
     for n in range(300):
-        queue.put(message(n))
-        assert queue.take(10) == [message(n)]
+        put(queue, message(n))
+        assert queue.take_payloads(10) == [message(n)]
         queue.done(1)
         assert len(list(tmp_path.glob("*.dat"))) == 2
     assert not list(tmp_path.glob("*.bad"))
@@ -111,8 +112,8 @@ def test_a_reader_that_keeps_up_makes_no_bad_file(tmp_path: Path) -> None:
 
 def test_what_is_in_hand_is_still_in_the_queue(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.put_many(messages(20))
-    assert queue.take(10) == messages(10)
+    put(queue, *messages(20))
+    assert queue.take_payloads(10) == messages(10)
     queue.done(4)
     assert (queue.depth, queue.taken) == (10, 10)
     queue.close()
@@ -121,19 +122,19 @@ def test_what_is_in_hand_is_still_in_the_queue(tmp_path: Path) -> None:
 
 def test_finished_in_any_order(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.put_many(messages(20))
-    queue.take(10)
+    put(queue, *messages(20))
+    queue.take_payloads(10)
     for number in (9, 1, 0, 3, 3, 99):
-        queue.finish(number)
+        queue.finish([number])
     queue.close()
     assert drain(make(tmp_path)) == messages(2, 20)
 
 
 def test_one_call_is_one_file_and_may_be_longer(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.put(message(0))
-    queue.put_many(messages(1, 40))
-    queue.put(message(40))
+    put(queue, message(0))
+    put(queue, *messages(1, 40))
+    put(queue, message(40))
     assert [path.name[-10:] for path in sorted(tmp_path.glob("*.0*.dat"))] == ["000000.dat", "000001.dat", "000002.dat"]
     assert drain(queue) == messages(41)
 
@@ -141,33 +142,33 @@ def test_one_call_is_one_file_and_may_be_longer(tmp_path: Path) -> None:
 def test_a_payload_too_short_is_a_mistake_of_ours(tmp_path: Path) -> None:
     queue = make(tmp_path)
     with pytest.raises(ValueError, match="26 is the least"):
-        queue.put_many([message(0), b"short"])
+        put(queue, message(0), b"short")
     assert (queue.depth, list(tmp_path.iterdir())) == (0, [])
 
 
 def test_empty_drops_what_is_in_hand_too(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.put_many(messages(20))
-    queue.take(5)
+    put(queue, *messages(20))
+    queue.take_payloads(5)
     queue.empty()
-    queue.finish(0)
-    assert (queue.depth, queue.take(1)) == (0, [])
+    queue.finish([0])
+    assert (queue.depth, queue.take_payloads(1)) == (0, [])
     assert contents(tmp_path) == {"t.diskqueue.meta.dat": b"0\n1,0\n1,0\n"}
-    queue.put(message(1))
-    assert queue.take(2) == [message(1)]
+    put(queue, message(1))
+    assert queue.take_payloads(2) == [message(1)]
 
 
 def test_delete_leaves_nothing(tmp_path: Path) -> None:
     for n in range(2):
         queue = make(tmp_path)
-        queue.put_many(messages(n, 30))
-        queue.take(3)
+        put(queue, *messages(n, 30))
+        queue.take_payloads(3)
         queue.delete()
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(Closed):
-            queue.put(message(0))
+            put(queue, message(0))
         with pytest.raises(Closed):
-            queue.take(1)
+            queue.take_payloads(1)
         with pytest.raises(Closed):
             queue.empty()
         queue.close()
@@ -179,8 +180,8 @@ def test_delete_leaves_nothing(tmp_path: Path) -> None:
 def test_queues_are_told_apart(tmp_path: Path) -> None:
     for name in ("t", "t:c", "t.diskqueue"):
         queue = make(tmp_path, name)
-        queue.put_many(messages(20))
-        queue.put_many(messages(20))
+        put(queue, *messages(20))
+        put(queue, *messages(20))
         queue.close()
     (tmp_path / "t.diskqueue.000009.dat.bad").touch()
     (tmp_path / "nsqd.dat").touch()
@@ -194,21 +195,21 @@ def test_queues_are_told_apart(tmp_path: Path) -> None:
 def test_flushes_by_operations_and_by_time(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     queue = make(tmp_path, files=files, sync_every=10, sync_timeout_ms=2000, max_bytes_per_file=1 << 20)
-    queue.put(message(0))
+    put(queue, message(0))
     assert files.flushes == 0
     assert queue.tick(1000) == 3000
     assert queue.tick(2999) == 3000
     assert files.flushes == 0
     assert queue.tick(3000) == 5000
     assert files.flushes == 3  # data, sums, meta
-    queue.put_many(messages(9))
+    put(queue, *messages(9))
     assert queue.tick(3001) == 5000
-    queue.take(1)
+    queue.take_payloads(1)
     queue.done(1)
     assert queue.tick(3001) == 5001
     assert files.flushes == 6
-    queue.put_many(messages(10))
-    queue.put(message(1))  # the eleventh waits for the ten before it
+    put(queue, *messages(10))
+    put(queue, message(1))  # the eleventh waits for the ten before it
     assert files.flushes == 9
     assert queue.tick(5001) == 7001
     assert queue.tick(7001) is None
@@ -231,8 +232,8 @@ def test_an_idle_queue_holds_no_descriptor(tmp_path: Path) -> None:
 
     queue = make(tmp_path, files=Watched())
     for start in (0, 30):
-        queue.put_many(messages(start, start + 30))
-        queue.take(3)
+        put(queue, *messages(start, start + 30))
+        queue.take_payloads(3)
         assert len(held) == 3
         now = 0
         while (due := queue.tick(now)) is not None:
@@ -244,7 +245,7 @@ def test_an_idle_queue_holds_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_the_meta_file_is_there_before_the_first_answer(tmp_path: Path) -> None:
-    make(tmp_path).put(message(0))
+    put(make(tmp_path), message(0))
     assert (tmp_path / "t.diskqueue.meta.dat").is_file()
 
 
@@ -252,10 +253,10 @@ def test_the_meta_file_is_there_before_the_first_answer(tmp_path: Path) -> None:
 def test_killed(tmp_path: Path, count: int) -> None:
     queue = make(tmp_path)
     for n in range(count):
-        queue.put(message(n))
+        put(queue, message(n))
     again = make(tmp_path)
     assert again.depth == count
-    again.put(message(count))
+    put(again, message(count))
     assert drain(again) == messages(count + 1)
     assert not list(tmp_path.glob("*.bad"))
 
@@ -264,9 +265,9 @@ def test_killed_after_a_file_was_used_up(tmp_path: Path) -> None:
     """The meta file still speaks of it."""
     queue = make(tmp_path)
     for n in range(30):
-        queue.put(message(n))
+        put(queue, message(n))
     queue.sync()
-    queue.take(20)
+    queue.take_payloads(20)
     queue.done(15)
     again = make(tmp_path)
     assert again.depth == 19  # from the second file on
@@ -275,7 +276,7 @@ def test_killed_after_a_file_was_used_up(tmp_path: Path) -> None:
 
 def test_a_file_whose_sums_never_reached_the_disk_holds_nothing(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    queue.put_many(messages(8))
+    put(queue, *messages(8))
     (tmp_path / "t.diskqueue.000000.sum").write_bytes(b"")
     again = make(tmp_path)
     assert (again.depth, drain(again)) == (0, [])
@@ -285,16 +286,16 @@ def test_a_file_whose_sums_never_reached_the_disk_holds_nothing(tmp_path: Path) 
 def test_a_failed_flush_is_final(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     queue = make(tmp_path, files=files)
-    queue.put_many(messages(5))
+    put(queue, *messages(5))
     files.fail_flush = True
     queue.tick(0)
     with pytest.raises(StoreError):
         queue.tick(2000)
     files.fail_flush = False
     with pytest.raises(StoreError):
-        queue.put(message(5))
+        put(queue, message(5))
     assert queue.tick(4000) is None
-    assert queue.take(9) == messages(5)
+    assert queue.take_payloads(9) == messages(5)
     queue.close()
     assert drain(make(tmp_path)) == messages(5)
 
@@ -302,18 +303,18 @@ def test_a_failed_flush_is_final(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     queue = make(tmp_path, files=files)
-    queue.put_many(messages(25))
+    put(queue, *messages(25))
     queue.sync()
     files.full = True
     before = contents(tmp_path)
     for _ in range(3):
         with pytest.raises(DiskFull):
-            queue.put_many(messages(25, 30))
+            put(queue, *messages(25, 30))
     assert contents(tmp_path) == before
     assert drain(queue) == messages(25)
     queue.done(25)
     files.full = False
-    queue.put_many(messages(30, 35))
+    put(queue, *messages(30, 35))
     assert drain(queue) == messages(30, 35)
     assert drain(make(tmp_path)) == messages(30, 35)
 
@@ -327,16 +328,19 @@ def test_a_write_that_takes_a_part(tmp_path: Path) -> None:
             if at + len(data) > self.limit:
                 raise DiskFull("part of it is there")
 
+        def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+            self.write(fd, at, b"".join(parts))
+
     files = Short()
     queue = make(tmp_path, files=files, max_bytes_per_file=4000)
-    queue.put_many(messages(10))
+    put(queue, *messages(10))
     size = (tmp_path / "t.diskqueue.000000.dat").stat().st_size
     files.limit = size + 33
     with pytest.raises(DiskFull):
-        queue.put_many(messages(10, 20))
+        put(queue, *messages(10, 20))
     assert (tmp_path / "t.diskqueue.000000.dat").stat().st_size == size
     files.limit = 1 << 30
-    queue.put(message(20))
+    put(queue, message(20))
     assert drain(queue) == [*messages(10), message(20)]
     assert drain(make(tmp_path)) == [*messages(10), message(20)]
 
@@ -357,12 +361,12 @@ def test_a_file_that_cannot_be_cut_back_ends_where_it_was_good(tmp_path: Path) -
 
     files = Bad()
     queue = make(tmp_path, files=files, max_bytes_per_file=4000)
-    queue.put_many(messages(10))
+    put(queue, *messages(10))
     files.bad = True
     with pytest.raises(StoreError):
-        queue.put_many(messages(10, 20))
+        put(queue, *messages(10, 20))
     files.bad = False
-    queue.put(message(20))
+    put(queue, message(20))
     assert len(list(tmp_path.glob("*.0*.dat"))) == 2
     assert drain(queue) == [*messages(10), message(20)]
 
@@ -381,7 +385,7 @@ def test_every_flipped_byte_costs_one_record(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
     queue = make(whole, max_bytes_per_file=4000)
-    queue.put_many(messages(10))
+    put(queue, *messages(10))
     queue.close()
     size = (whole / "t.diskqueue.000000.dat").stat().st_size
     starts = [sum(len(m) + 4 for m in messages(n)) for n in range(10)]
@@ -413,8 +417,8 @@ def test_damaged_sums_cost_no_message(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
     queue = make(whole)
-    queue.put_many(messages(20))
-    queue.put_many(messages(20, 40))
+    put(queue, *messages(20))
+    put(queue, *messages(20, 40))
     queue.close()
     for name, damage in {
         "missing": lambda p: p.unlink(),
@@ -427,14 +431,14 @@ def test_damaged_sums_cost_no_message(tmp_path: Path) -> None:
         for path in folder.glob("*.sum"):
             damage(path)
         queue = make(folder)
-        queue.put(message(40))
+        put(queue, message(40))
         assert drain(queue) == messages(41), name
 
 
 @pytest.mark.parametrize("start", [0, 5, 1000, (1 << 31) - 1])
 def test_sums_that_speak_of_nothing(tmp_path: Path, start: int) -> None:
     queue = make(tmp_path, max_bytes_per_file=4000)
-    queue.put_many(messages(10))
+    put(queue, *messages(10))
     queue.close()
     path = tmp_path / "t.diskqueue.000000.sum"
     path.write_bytes(path.read_bytes()[: -8 * 3] + struct.pack(">II", start << 1, 77))
@@ -472,14 +476,14 @@ def test_a_meta_file_that_cannot_be_believed(tmp_path: Path, meta: bytes, ours: 
         folder.mkdir()
         queue = make(folder, "whole")
         for n in range(30):
-            queue.put(message(n))
+            put(queue, message(n))
         queue.close()
     else:
         shutil.copytree(VECTORS / "whole", folder)
     (folder / "whole.diskqueue.meta.dat").write_bytes(meta)
     queue = make(folder, "whole")
     assert queue.depth == 30
-    queue.put(message(30))
+    put(queue, message(30))
     assert drain(queue) == messages(31)
     assert not list(folder.glob("*.bad"))
 
@@ -492,7 +496,7 @@ def test_a_read_position_inside_a_record(tmp_path: Path, ours: bool) -> None:
         folder.mkdir()
         queue = make(folder, "whole")
         for n in range(30):
-            queue.put(message(n))
+            put(queue, message(n))
         queue.close()
     else:
         shutil.copytree(VECTORS / "whole", folder)
@@ -514,10 +518,10 @@ def test_a_wrong_depth_is_put_right(tmp_path: Path) -> None:
 def test_a_torn_tail_is_cut(tmp_path: Path, length: int) -> None:
     """Of the last call nothing is found unless all of it is there; the ones before are."""
     queue = make(tmp_path, max_bytes_per_file=4000)
-    queue.put_many(messages(5))
+    put(queue, *messages(5))
     path = tmp_path / "t.diskqueue.000000.dat"
     size = path.stat().st_size
-    queue.put_many(messages(5, 7))
+    put(queue, *messages(5, 7))
     path.write_bytes(path.read_bytes()[: size + length])
     again = make(tmp_path, max_bytes_per_file=4000)
     assert drain(again) == messages(5)
@@ -536,7 +540,7 @@ def test_a_torn_tail_of_theirs_is_cut(tmp_path: Path, tail: bytes) -> None:
 
 def test_nsqd_goes_on_in_our_file_and_we_after_it(tmp_path: Path) -> None:
     queue = make(tmp_path, max_bytes_per_file=4000)
-    queue.put_many(messages(5))
+    put(queue, *messages(5))
     queue.close()
     path = tmp_path / "t.diskqueue.000000.dat"
     with path.open("ab") as file:
@@ -544,7 +548,7 @@ def test_nsqd_goes_on_in_our_file_and_we_after_it(tmp_path: Path) -> None:
             file.write(struct.pack(">I", len(m)) + m)
     (tmp_path / "t.diskqueue.meta.dat").write_bytes(b"8\n0,0\n0,%d\n" % path.stat().st_size)
     queue = make(tmp_path, max_bytes_per_file=4000)
-    queue.put_many(messages(8, 10))
+    put(queue, *messages(8, 10))
     assert drain(queue) == messages(10)
     assert drain(make(tmp_path)) == messages(10)
 
@@ -556,8 +560,8 @@ def test_any_bytes_in_any_file(tmp_path_factory: pytest.TempPathFactory, data: s
     folder = tmp_path_factory.mktemp("fuzz")
     queue = make(folder, max_bytes_per_file=600)
     for n in range(12):
-        queue.put_many(messages(2 * n, 2 * n + 2))
-    queue.take(5)
+        put(queue, *messages(2 * n, 2 * n + 2))
+    queue.take_payloads(5)
     queue.done(3)
     if data.draw(st.booleans(), "closed"):
         queue.close()
@@ -583,10 +587,10 @@ def test_any_bytes_in_any_file(tmp_path_factory: pytest.TempPathFactory, data: s
     queue = make(folder, max_bytes_per_file=600)
     found = drain(queue)
     assert all(len(payload) >= 26 for payload in found)
-    queue.put_many(messages(100, 103))
+    put(queue, *messages(100, 103))
     assert drain(queue) == messages(100, 103)
     queue.done(len(found) + 3)
-    queue.put(message(7))
+    put(queue, message(7))
     queue.close()
     assert drain(make(folder, max_bytes_per_file=600)) == [message(7)]
 
@@ -626,9 +630,9 @@ def live(folder: Path, files: Files) -> tuple[list[bytes], set[bytes]]:
     for n in range(0, 36, 2):
         try:
             queue = queue or make(folder, files=files, max_bytes_per_file=300, sync_every=9)
-            queue.put_many(messages(n, n + 2))
+            put(queue, *messages(n, n + 2))
             accepted += messages(n, n + 2)
-            got = queue.take(1)
+            got = queue.take_payloads(1)
             finished.update(got)
             queue.done(len(got))
             queue.tick(n * 100)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from disk.queue_parts import KeepingFiles, make
+from disk.queue_parts import KeepingFiles, make, put
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.job import Job
 from penstock.errors import DiskFull, StoreError
@@ -63,7 +63,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.count += 1
             messages.append(b"%026d" % self.count + bytes([self.count % 256]) * size)
         before = self.queue.syncing.operations
-        self.queue.put_many(messages)
+        put(self.queue, *messages)
         if self.queue.syncing.operations != before + len(messages):
             self.synced = len(self.calls)
         self.calls.append(messages)
@@ -72,7 +72,7 @@ class QueueMachine(RuleBasedStateMachine):
     def put_on_a_full_disk(self, sizes: list[int]) -> None:
         self.files.full = True
         try:
-            self.queue.put_many([b"%026d" % 0 + bytes(size) for size in sizes])
+            put(self.queue, *(b"%026d" % 0 + bytes(size) for size in sizes))
             raise AssertionError("there was room")
         except DiskFull:
             pass
@@ -83,7 +83,7 @@ class QueueMachine(RuleBasedStateMachine):
     def take(self, limit: int) -> None:
         expected = self._all()[self.taken : self.taken + limit]
         first = self.queue.taken
-        assert self.queue.take(limit) == expected
+        assert self.queue.take_payloads(limit) == expected
         self.numbers |= {message: first + n for n, message in enumerate(expected)}
         self.hand += expected
         self.taken += len(expected)
@@ -92,7 +92,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
         for message in data.draw(st.lists(st.sampled_from(self.hand), max_size=5, unique=True)):
-            self.queue.finish(self.numbers[message])
+            self.queue.finish([self.numbers[message]])
             self.hand.remove(message)
             self.finished.add(message)
 
@@ -171,7 +171,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue = make(self.folder, files=self.files, max_bytes_per_file=5000)
         found = []
         while queue.depth:
-            found += queue.take(7)
+            found += queue.take_payloads(7)
         assert queue.damaged == 0
         return found
 

@@ -1,4 +1,4 @@
-"""Framing: the bytes of go-diskqueue's records and of our sums, and what is not taken for a record."""
+"""Framing: the bytes of go-diskqueue's records and of our sums, runs of them, and what is not taken for a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from penstock.disk.framing import cut, frame
+from penstock.disk.framing import cut, weigh
+from penstock.disk.runs import Run, framed
 
 PAYLOADS = [b"%d" % n * (n * 37 % 300 + 1) for n in range(50)]
 AT = (1 << 30) + 5  # with the bit that "more follows" shifts to the top
@@ -23,27 +24,52 @@ def plainly(payloads: Sequence[bytes], at: int) -> tuple[bytes, list[int]]:
     return data, entries
 
 
+def several(payloads: Sequence[bytes], parts: int) -> list[Run]:
+    """Runs of the payloads, cut from one."""
+    rest = framed(payloads)
+    return [*(rest.split(len(payloads) // parts) for _ in range(parts - 1)), rest]
+
+
 @pytest.mark.parametrize("payloads", [PAYLOADS, tuple(PAYLOADS), [b"one"], [b""], []])
 @pytest.mark.parametrize("at", [0, 77, AT])
-def test_records_and_entries_are_those_of_the_files(payloads: Sequence[bytes], at: int) -> None:
-    data, entries = frame(payloads, at)
-    assert (data, list(entries)) == plainly(payloads, at)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_records_and_entries_are_those_of_the_files(payloads: Sequence[bytes], at: int, parts: int) -> None:
+    runs = several(payloads, parts)
+    data, entries = plainly(payloads, at)
+    assert (b"".join(run.octets() for run in runs), list(weigh(runs, at, 0))) == (data, entries)
+    assert [payload for run in runs for payload in run.payloads()] == list(payloads)
+
+
+def test_a_payload_that_is_too_short_is_named() -> None:
+    with pytest.raises(ValueError, match="a payload of 3 bytes; 4 is the least"):
+        weigh([framed([b"four", b"six"])], 0, 4)
+    with pytest.raises(ValueError, match="a payload of 3 bytes"):
+        weigh([framed([b"four"]), framed([b"six"])], 0, 4)
+
+
+def found(
+    chunk: bytes, chunk_at: int, room: int, entries: array[int], least: int = 0, most: int = 1 << 20
+) -> list[bytes]:
+    run = cut(chunk, chunk_at, room, AT, entries, least, most)
+    assert run is None or run.at == AT - chunk_at
+    return [] if run is None else run.payloads()
 
 
 def test_records_are_cut_as_far_as_nothing_is_odd() -> None:
-    data, entries = frame(PAYLOADS, AT)
+    data, numbers = plainly(PAYLOADS, AT)
+    entries = array("Q", numbers)
     chunk, chunk_at = b"before" + data, AT - 6
-    assert cut(chunk, chunk_at, len(chunk), AT, entries, 0, 1 << 20) == PAYLOADS
-    assert cut(chunk, chunk_at, len(chunk), AT, entries[:7], 0, 1 << 20) == PAYLOADS[:7]
-    assert cut(chunk, chunk_at, len(chunk) - 1, AT, entries, 0, 1 << 20) == PAYLOADS[:-1]
-    assert cut(chunk[:-1], chunk_at, len(chunk) - 1, AT, entries, 0, 1 << 20) == PAYLOADS[:-1]
+    assert found(chunk, chunk_at, len(chunk), entries) == PAYLOADS
+    assert found(chunk, chunk_at, len(chunk), entries[:7]) == PAYLOADS[:7]
+    assert found(chunk, chunk_at, len(chunk) - 1, entries) == PAYLOADS[:-1]
+    assert found(chunk[:-1], chunk_at, len(chunk) - 1, entries) == PAYLOADS[:-1]
     tenth = 6 + sum(len(payload) + 4 for payload in PAYLOADS[:10])
     for place in (tenth, tenth + 3, tenth + 4):  # its length, huge or a little wrong, and its payload
         bad = chunk[:place] + bytes([chunk[place] ^ 0x81]) + chunk[place + 1 :]
-        assert cut(bad, chunk_at, len(bad), AT, entries, 0, 1 << 20) == PAYLOADS[:10]
+        assert found(bad, chunk_at, len(bad), entries) == PAYLOADS[:10]
     largest = max(map(len, PAYLOADS))
     first = next(n for n, payload in enumerate(PAYLOADS) if len(payload) == largest)
-    assert cut(chunk, chunk_at, len(chunk), AT, entries, 0, largest - 1) == PAYLOADS[:first]
-    assert cut(chunk, chunk_at, len(chunk), AT, entries, len(PAYLOADS[0]) + 1, largest) == []
-    assert cut(chunk, chunk_at, len(chunk), AT, array("Q", entries[1:]), 0, 1 << 20) == []
-    assert cut(b"", AT, 0, AT, entries, 0, 1 << 20) == []
+    assert found(chunk, chunk_at, len(chunk), entries, 0, largest - 1) == PAYLOADS[:first]
+    assert found(chunk, chunk_at, len(chunk), entries, len(PAYLOADS[0]) + 1, largest) == []
+    assert found(chunk, chunk_at, len(chunk), array("Q", entries[1:])) == []
+    assert found(b"", AT, 0, entries) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lying_disk import LyingFiles
 
-from disk.queue_parts import contents, drain, make, message, messages
+from disk.queue_parts import contents, drain, make, message, messages, put
 from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
 from penstock.disk.queuewriting import FLUSHES_BEHIND, Syncing
@@ -36,17 +36,17 @@ class Beside:
 def test_a_thread_flushes_and_nobody_waits(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     one = Beside(tmp_path, files)
-    one.queue.put_many(messages(10))
+    put(one.queue, *messages(10))
     assert not one.wanting
-    one.queue.put(message(10))
+    put(one.queue, message(10))
     assert (one.wanting, files.flushes) == ({one.queue.syncing}, 0)
     job = one.job()
-    one.queue.put_many(messages(11, 30))  # meanwhile
+    put(one.queue, *messages(11, 30))  # meanwhile
     assert not one.wanting
     job.run()
     assert files.flushes == 3
     job.finish(None, 0)
-    one.queue.put(message(30))  # twenty came behind what that flush had to take
+    put(one.queue, message(30))  # twenty came behind what that flush had to take
     assert one.wanting
     run_now([one.job()], 0)
     assert files.flushes == 6
@@ -60,11 +60,11 @@ def test_a_thread_that_comes_late_does_nothing(tmp_path: Path, how: str) -> None
     """What the owner has closed, deleted or written anew meanwhile stays as it is."""
     files = LyingFiles(tmp_path)
     one = Beside(tmp_path, files, max_bytes_per_file=1000)
-    one.queue.put_many(messages(11))
-    one.queue.put(message(11))
+    put(one.queue, *messages(11))
+    put(one.queue, message(11))
     job = one.job()
     if how == "roll":
-        one.queue.put_many(messages(12, 30))
+        put(one.queue, *messages(12, 30))
     else:
         getattr(one.queue, how)()
     before, flushes = contents(tmp_path), files.flushes
@@ -75,8 +75,8 @@ def test_a_thread_that_comes_late_does_nothing(tmp_path: Path, how: str) -> None
     if how == "delete":
         assert not before
     elif how in ("sync", "roll"):
-        one.queue.put_many(messages(30, 41))
-        one.queue.put(message(41))
+        put(one.queue, *messages(30, 41))
+        put(one.queue, message(41))
         run_now([one.job()], 0)
         assert drain(one.queue) == [*messages(30 if how == "roll" else 12), *messages(30, 42)]
 
@@ -85,8 +85,8 @@ def test_a_thread_that_comes_late_does_nothing(tmp_path: Path, how: str) -> None
 def test_a_queue_that_is_gone_asks_for_no_flush(tmp_path: Path, how: str) -> None:
     """It asked, and went before a thread had time: its meta file would come back, under a name that others may have by then."""
     one = Beside(tmp_path, LyingFiles(tmp_path))
-    one.queue.put_many(messages(11))
-    one.queue.put(message(11))
+    put(one.queue, *messages(11))
+    put(one.queue, message(11))
     assert one.wanting
     getattr(one.queue, how)()
     before = contents(tmp_path)
@@ -99,24 +99,24 @@ def test_who_is_far_behind_the_thread_flushes_itself(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     one = Beside(tmp_path, files)
     for n in range(0, 10 * FLUSHES_BEHIND, 10):
-        one.queue.put_many(messages(n, n + 10))
+        put(one.queue, *messages(n, n + 10))
     assert files.flushes == 0
-    one.queue.put(message(0))
+    put(one.queue, message(0))
     assert files.flushes == 3
 
 
 def test_a_flush_that_fails_in_a_thread_is_final(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     one = Beside(tmp_path, files)
-    one.queue.put_many(messages(11))
-    one.queue.put(message(11))
+    put(one.queue, *messages(11))
+    put(one.queue, message(11))
     job = one.job()
     files.fail_flush = True
     run_now([job], 0)
     files.fail_flush = False
     assert [type(error) for error in one.failed] == [StoreError]
     with pytest.raises(StoreError):
-        one.queue.put(message(12))
+        put(one.queue, message(12))
     assert one.queue.syncing.take_job(one.failed.append) is None
     assert drain(one.queue) == messages(12)
 
@@ -125,8 +125,8 @@ def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
     """The meta file has no room; what was put is flushed."""
     files = LyingFiles(tmp_path)
     one = Beside(tmp_path, files)
-    one.queue.put_many(messages(11))
-    one.queue.put(message(11))
+    put(one.queue, *messages(11))
+    put(one.queue, message(11))
     job = one.job()
     files.full = True
     run_now([job], 0)

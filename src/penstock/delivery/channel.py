@@ -480,6 +480,7 @@ class Channel(ChannelState):
 
     def _defer_here(self, slot: int, due_ms: int) -> None:
         """Deferred in memory."""
+        self.source.detach(self.slots.lane[slot], self.slots.place[slot])
         self.slots.state[slot] = words.DEFERRED
         self.slots.time(slot, due_ms)
         self.deferred_in_memory += 1

@@ -1,5 +1,6 @@
 cimport cython
 
+from penstock.disk.runs cimport Run, RunQueue
 from penstock.disk.stream cimport MessageView
 
 
@@ -9,6 +10,7 @@ cdef class Source(MessageView):
     cpdef int take(self) except -1
     cpdef int point_at(self, long long lane, long long place) except -1
     cpdef int done(self, long long lane, long long place) except -1
+    cpdef int detach(self, long long lane, long long place) except -1
     cpdef long long depth(self) except -1
     cpdef int full(self) except -1
     cpdef long long backend_depth(self) except -1
@@ -17,34 +19,39 @@ cdef class Source(MessageView):
 cdef class MemorySource(Source):
     cdef public long long limit, dropped
     cdef public object backend
-    cdef public list over
-    cdef list _ring, _slots, _finished
-    cdef long long _head, _count, _behind, _over_bytes, _over_max, _refilled, _refill_at, _free, _stored
-    cdef long long[::1] _next, _number
-    cdef bytes _last
+    cdef RunQueue _waits, _over
+    cdef object _viewed
+    cdef list _slots, _done
+    cdef long long _behind, _over_max, _free, _stored, _done_at, _done_count
+    cdef long long[::1] _at, _next, _number
 
-    @cython.locals(count=cython.longlong, room=cython.longlong)
+    @cython.locals(run=Run)
     cpdef int put(self, list payloads) except -1
-    cpdef int put_one(self, bytes payload) except -1
-    @cython.locals(size=cython.longlong)
+    @cython.locals(room=cython.longlong, rest=Run, fits=Run)
+    cpdef int put_run(self, object buffer, long long at, long long end, long long count) except -1
+    @cython.locals(over=RunQueue)
+    cdef int _put_over(self, object buffer, long long at, long long end, long long count) except -1
     cpdef int push(self, bytes payload) except -1
     cpdef long long waiting(self) noexcept
     cpdef bytes oldest(self)
-    @cython.locals(size=cython.longlong)
-    cpdef _put_over(self, list payloads)
-    @cython.locals(payload=bytes, slot=cython.longlong, head=cython.longlong)
+    @cython.locals(waits=RunQueue, slot=cython.longlong, at=cython.longlong)
     cpdef int take(self) except -1
     cdef long long _more_slots(self) except -1
+    @cython.locals(taken=Run)
     cpdef bint _refill(self) except -1
-    @cython.locals(base=cython.p_uchar, message_id=cython.longlong)
-    cdef int _view(self, bytes payload) except -1
+    @cython.locals(base=cython.p_uchar, size=cython.longlong, message_id=cython.longlong)
+    cdef int _point(self, object buffer, long long at) except -1
     cpdef bytes data(self)
+    cpdef lend(self)
     cpdef int point_at(self, long long lane, long long place) except -1
     @cython.locals(number=cython.longlong)
     cpdef int done(self, long long lane, long long place) except -1
+    cdef int _note_done(self, long long number) except -1
+    cpdef _tell(self)
+    @cython.locals(own=Run)
+    cpdef int detach(self, long long lane, long long place) except -1
     cpdef long long depth(self) except -1
     cpdef long long backend_depth(self) except -1
     cpdef _forget(self)
-    cpdef _tell(self)
     @cython.locals(slot=cython.longlong)
     cpdef long long keep(self, bytes payload) except -1

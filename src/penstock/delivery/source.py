@@ -7,21 +7,24 @@ A channel names a message by (lane, place). `take` and `point_at` point the view
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import cython
 
 from penstock.delivery.slots import numbers
+from penstock.disk.runs import Buffer
 
 if cython.compiled:
     from cython.cimports.penstock import words
+    from cython.cimports.penstock.disk.runs import Run, RunQueue, framed
     from cython.cimports.penstock.disk.stream import MessageView
-    from cython.cimports.penstock.octets import address, be16, be64, hex16
+    from cython.cimports.penstock.octets import address, be16, be64, hex16, ube32
 else:
     from penstock import words
+    from penstock.disk.runs import Run, RunQueue, framed
     from penstock.disk.stream import MessageView
-    from penstock.octets import address, be16, be64, hex16
+    from penstock.octets import address, be16, be64, hex16, ube32
 
 
 _IDS = int("8000000000000000", 16)  # as many as there are: a C integer holds them
@@ -33,12 +36,10 @@ class Backend(Protocol):
     depth: int  # what was not taken yet
 
     @property
-    def taken(self) -> int: ...
-    @property
     def broken(self) -> bool: ...
-    def put_many(self, payloads: list[bytes]) -> None: ...
-    def take(self, limit: int) -> list[bytes]: ...
-    def finish_many(self, numbers: list[int]) -> None: ...
+    def put(self, runs: list[Run]) -> None: ...
+    def take(self, limit: int) -> Run | None: ...
+    def finish(self, numbers: Sequence[int]) -> None: ...
     def empty(self) -> None: ...
     def delete(self) -> None: ...
 
@@ -63,6 +64,10 @@ class Source(MessageView):  # type: ignore[misc]
         """Never again on this channel. Returns 0."""
         raise NotImplementedError
 
+    def detach(self, lane: int, place: int) -> int:
+        """A message taken before is kept for long: it is to cost no more than itself. Returns 0."""
+        return 0
+
     def depth(self) -> int:
         """How many have not been taken."""
         raise NotImplementedError
@@ -80,136 +85,123 @@ class Source(MessageView):  # type: ignore[misc]
         raise NotImplementedError
 
 
-def _other_id(payload: bytes) -> int:
+def _other_id(data: bytes) -> int:
     """The number that stands for another library's id."""
     try:
-        number = int(payload[words.DATA_ID_AT : words.DATA_BODY_AT], words.HEX)
+        number = int(data[words.DATA_ID_AT : words.DATA_BODY_AT], words.HEX)
     except ValueError:
-        number = int.from_bytes(payload[words.DATA_ID_END_AT : words.DATA_BODY_AT])
+        number = int.from_bytes(data[words.DATA_ID_END_AT : words.DATA_BODY_AT])
     return number % _IDS
 
 
 class MemorySource(Source):
     """A queue of at most `limit` messages, each as NSQ's message data; what is more goes to the backend.
 
-        queue (memory) ◀── backend (disk) ◀── over (memory: what the backend gets next, written together)
+        waits (memory) ◀── backend (disk) ◀── over (memory: what the backend gets next, written together)
 
     Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across all. What came from the
-    backend stays there until it is done: a killed process finds it again. A message is one object, whatever the number of
-    channels that have it; the place of one that was taken is the number of a slot.
+    backend stays there until it is done: a killed process finds it again. Messages lie one behind the other in buffers that
+    the channels of a topic share, each as a record of the backend's files, and are no objects; the place of one that was
+    taken is the number of a slot, which keeps its buffer.
     """
 
     def __init__(self, limit: int, backend: Backend | None) -> None:
         Source.__init__(self)
         self.limit = limit
         self.backend = backend
-        # The queue: `_count` messages from `_head` on, round a list whose length is a power of two.
-        self._ring: list[bytes | None] = [None] * words.SLOTS_MIN
-        self._head = 0
-        self._count = 0
-        self._behind = 0 if backend is None else backend.depth  # what the backend has not handed out
-        self.over: list[bytes] = []
         self.dropped = 0
-        self._over_bytes = 0
+        self._waits = RunQueue()
+        self._behind = 0 if backend is None else backend.depth  # what the backend has not handed out
+        self._over = RunQueue()
         self._over_max = min(limit // words.OVER_PART, words.OVER_MAX)
-        self._refilled = 0  # so many at the head of the queue came from the backend, the first with this number in it
-        self._refill_at = 0
-        self._slots: list[bytes | None] = []  # what was taken and is not done
+        self._slots: list[Buffer | None] = []  # the buffers of what was taken and is not done
+        self._at = numbers(0)  # where in its buffer the record of each slot begins
         self._next = numbers(0)  # the next free slot after each free one
         self._free = -1
-        self._last: bytes = b""
         self._number = numbers(0)  # for each slot the message's number in the backend, or -1
         self._stored = 0  # slots that have one
-        self._finished: list[int] = []  # numbers that the backend has not been told of
+        self._done_at = self._done_count = 0  # a row of numbers that the backend has not been told of
+        self._done: list[int] = []  # and those that are not in that row
+        self._viewed: Buffer = b""
 
     def put(self, payloads: list[bytes]) -> int:
         """Take messages in, all or none. StoreError when the backend cannot. Returns 0."""
-        count = len(payloads)
-        room = self.limit - self._count
-        if self.backend is None:
-            if count > room:
+        run = framed(payloads)
+        return self.put_run(run.buffer, 0, run.end, run.count)
+
+    def put_run(self, buffer: Buffer, at: int, end: int, count: int) -> int:
+        """The same for `count` records that lie between two places of a buffer, in which they stay as they are."""
+        if count == 0:
+            return 0
+        room = self.limit - self._waits.count
+        if count > room or self._behind > 0 or self._over.count > 0:
+            # Order holds because once something lies behind the queue, everything that follows goes there until it is read.
+            if self.backend is None:
                 room = max(0, room)
                 self.dropped += count - room
-                payloads = payloads[:room]
-        elif self.over or count > room or self._behind > 0:
-            # Order holds because once something lies behind the queue, everything that follows goes there until it is read.
-            if self.over or self._behind > 0 or room <= 0:
-                self._put_over(payloads)
-                return 0
-            self._put_over(payloads[room:])
-            payloads = payloads[:room]
-        for payload in payloads:
-            self.push(payload)
-        return 0
+            elif self._behind > 0 or self._over.count > 0:
+                room = 0
+            if room <= 0:
+                return 0 if self.backend is None else self._put_over(buffer, at, end, count)
+            rest = Run(buffer, at, end, count)
+            fits = rest.split(room)
+            if self.backend is not None:
+                self._put_over(buffer, rest.at, end, rest.count)
+            end, count = fits.end, fits.count
+        return self._waits.add(buffer, at, end, count)
 
-    def put_one(self, payload: bytes) -> int:
-        """The same for one message."""
-        if self._count < self.limit and self._behind == 0 and not self.over:
-            self.push(payload)
+    def _put_over(self, buffer: Buffer, at: int, end: int, count: int) -> int:
+        """What comes behind the queue: with what waits already to the backend when that is enough to be worth it."""
+        over = self._over
+        if over.count + count > self._over_max or over.size + end - at > words.OVER_BYTES_MAX:
+            self.backend.put([*over.runs(), Run(buffer, at, end, count)])  # type: ignore[union-attr]
+            self._behind = self.backend.depth  # type: ignore[union-attr]
+            over.clear()
             return 0
-        return self.put([payload])
+        return over.add(buffer, at, end, count)
 
     def push(self, payload: bytes) -> int:
-        """Into the queue, behind all others there, however many that are. Returns 0."""
-        size = len(self._ring)
-        if self._count >= size:
-            self._ring = self.queue + [None] * size
-            self._head = 0
-            size += size
-        self._ring[(self._head + self._count) & (size - 1)] = payload
-        self._count += 1
-        return 0
+        """One message into the queue, behind all others there, however many that are. Returns 0."""
+        return self._waits.add_run(framed((payload,)))
 
     def waiting(self) -> int:
         """How many are in the queue."""
-        return self._count
-
-    def oldest(self) -> bytes:
-        """The one that is taken next, if it is in memory; else nothing."""
-        if self._count:
-            return self._ring[self._head] or b""
-        return self.over[0] if self.over and not self._behind else b""
+        return self._waits.count
 
     @property
     def queue(self) -> list[bytes]:
         """What is in the queue, oldest first."""
-        end = self._head + self._count
-        return self._ring[self._head : end] + self._ring[: max(0, end - len(self._ring))]  # type: ignore[return-value]
+        return self._waits.payloads()
 
-    def _put_over(self, payloads: list[bytes]) -> None:
-        """What comes behind the queue: with what waits already to the backend when that is enough to be worth it."""
-        size = 0
-        for payload in payloads:
-            size += len(payload)
-        if len(self.over) + len(payloads) > self._over_max or self._over_bytes + size > words.OVER_BYTES_MAX:
-            self.backend.put_many(self.over + payloads)  # type: ignore[union-attr]
-            self._behind = self.backend.depth  # type: ignore[union-attr]
-            self.over = []
-            self._over_bytes = 0
-        else:
-            self.over += payloads
-            self._over_bytes += size
+    @property
+    def over(self) -> list[bytes]:
+        """What goes to the backend next."""
+        return self._over.payloads()
+
+    def oldest(self) -> bytes:
+        """The one that is taken next, if it is in memory; else nothing."""
+        runs = self._waits.runs() or ([] if self._behind else self._over.runs())
+        return runs[0].payload() if runs else b""
 
     def take(self) -> int:
-        if self._count == 0 and not self._refill():
-            return 0
-        head = self._head
-        payload: bytes = self._ring[head]  # type: ignore[assignment]
-        self._ring[head] = None
-        self._head = (head + 1) & (len(self._ring) - 1)
-        self._count -= 1
+        waits = self._waits
+        at = waits.take()
+        if at < 0:
+            if not self._refill():
+                return 0
+            waits = self._waits
+            at = waits.take()
         slot = self._free
         if slot < 0:
             slot = self._more_slots()
         self._free = self._next[slot]
-        self._slots[slot] = payload
-        self.place = slot
-        if self._refilled > 0:
-            self._refilled -= 1
-            self._number[slot] = self._refill_at
+        if waits.number >= 0:
+            self._number[slot] = waits.number
             self._stored += 1
-            self._refill_at += 1
-        self._view(payload)
+        self._slots[slot] = waits.buffer
+        self._at[slot] = at
+        self.place = slot
+        self._point(waits.buffer, at)
         return 1
 
     def _more_slots(self) -> int:
@@ -217,6 +209,7 @@ class MemorySource(Source):
         old = len(self._slots)
         more = max(words.SLOTS_MIN, old)
         self._slots += [None] * more
+        self._at = array("q", self._at) + numbers(more)
         self._next = array("q", self._next) + array("q", [*range(old + 1, old + more), -1])
         self._number = array("q", self._number) + array("q", [-1]) * more
         self._free = old
@@ -228,43 +221,43 @@ class MemorySource(Source):
         if self._behind > 0:
             self._behind = self.backend.depth
         if self._behind == 0:
-            if not self.over:
+            if self._over.count == 0:
                 return False
-            for payload in self.over:
-                self.push(payload)
-            self.over = []
-            self._over_bytes = 0
+            self._waits, self._over = self._over, self._waits
             return True
         self._tell()
-        first = self.backend.taken
         taken = self.backend.take(max(1, min(self.limit, words.REFILL_MAX)))
-        self._refilled, self._refill_at = len(taken), first
-        for payload in taken:
-            self.push(payload)
         self._behind = self.backend.depth
-        if not taken and self._behind == 0:  # damage was all there was
-            return self._refill()
-        return bool(taken)
+        if taken is not None:
+            self._waits.add_run(taken)
+            return True
+        return self._behind == 0 and self._refill()  # damage was all there was
 
-    def _view(self, payload: bytes) -> None:
-        self._last = payload
-        base = self.base = address(payload)
-        self.at = words.DATA_BODY_AT
-        self.length = len(payload) - words.DATA_BODY_AT
-        self.stamp_ns = be64(base, 0)
-        self.attempts = be16(base, words.DATA_ATTEMPTS_AT)
-        message_id = hex16(base, words.DATA_ID_AT)
-        self.message_id = message_id if message_id >= 0 else _other_id(payload)
+    def _point(self, buffer: Buffer, at: int) -> int:
+        self._viewed = buffer
+        base = self.base = address(buffer)
+        size = ube32(base, at)
+        at += words.SIZE_BYTES
+        self.at = at + words.DATA_BODY_AT
+        self.length = size - words.DATA_BODY_AT
+        self.stamp_ns = be64(base, at)
+        self.attempts = be16(base, at + words.DATA_ATTEMPTS_AT)
+        message_id = hex16(base, at + words.DATA_ID_AT)
+        self.message_id = message_id if message_id >= 0 else _other_id(self.data())
+        return 0
 
     def data(self) -> bytes:
         """What is shown, as message data."""
-        return self._last
+        return bytes(self._viewed[self.at - words.DATA_BODY_AT : self.at + self.length])
+
+    def lend(self) -> memoryview | None:
+        return memoryview(self._viewed)[self.at : self.at + self.length]
 
     def point_at(self, lane: int, place: int) -> int:
-        payload = self._slots[place] if 0 <= place < len(self._slots) else None
-        if payload is None:
+        buffer = self._slots[place] if 0 <= place < len(self._slots) else None
+        if buffer is None:
             return 0
-        self._view(payload)
+        self._point(buffer, self._at[place])
         return 1
 
     def done(self, lane: int, place: int) -> int:
@@ -278,19 +271,38 @@ class MemorySource(Source):
             if number >= 0:
                 self._number[place] = -1
                 self._stored -= 1
-                self._finished.append(number)
-                if self._stored == 0 or len(self._finished) >= words.REFILL_MAX:
+                self._note_done(number)
+                if self._stored == 0 or self._done_count + len(self._done) >= words.REFILL_MAX:
                     self._tell()
+        return 0
+
+    def _note_done(self, number: int) -> int:
+        if self._done_count == 0:
+            self._done_at = number
+        if number == self._done_at + self._done_count:
+            self._done_count += 1
+        else:
+            self._done.append(number)
         return 0
 
     def _tell(self) -> None:
         """Let the backend know what is finished."""
-        finished, self._finished = self._finished, []
+        row = range(self._done_at, self._done_at + self._done_count)
+        finished: Sequence[int] = [*row, *self._done] if self._done else row
+        self._done = []
+        self._done_count = 0
         if finished:
-            self.backend.finish_many(finished)  # type: ignore[union-attr]
+            self.backend.finish(finished)  # type: ignore[union-attr]
+
+    def detach(self, lane: int, place: int) -> int:
+        if self.point_at(lane, place) and len(self._viewed) > 2 * (self.length + words.DATA_BODY_AT):
+            own = framed((self.data(),))
+            self._slots[place] = own.buffer
+            self._at[place] = 0
+        return 0
 
     def depth(self) -> int:
-        return self._count + len(self.over) + self.backend_depth()
+        return self._waits.count + self._over.count + self.backend_depth()
 
     def backend_depth(self) -> int:
         return 0 if self.backend is None else self.backend.depth
@@ -303,16 +315,14 @@ class MemorySource(Source):
 
     def _forget(self) -> None:
         """Nothing is in the queue or in hand."""
-        self._ring = [None] * words.SLOTS_MIN
-        self._head = self._count = 0
-        self.over = []
+        self._waits.clear()
+        self._over.clear()
         self._slots = []
-        self._next = numbers(0)
-        self._number = numbers(0)
+        self._at = self._next = self._number = numbers(0)
         self._free = -1
         self._stored = 0
-        self._finished = []
-        self._over_bytes = self._refilled = 0
+        self._done = []
+        self._done_count = 0
 
     def keep(self, payload: bytes) -> int:
         """Keep a message that is not in the queue (deferred); its place."""
@@ -320,7 +330,8 @@ class MemorySource(Source):
         if slot < 0:
             slot = self._more_slots()
         self._free = self._next[slot]
-        self._slots[slot] = payload
+        self._slots[slot] = framed((payload,)).buffer
+        self._at[slot] = 0
         return slot
 
     def save(self, in_hand: Iterable[tuple[int, int]]) -> None:
@@ -333,23 +344,23 @@ class MemorySource(Source):
             return
         self._tell()
         all_over = self.backend.broken
-        payloads, moved = [], []
-        for n, payload in enumerate(self.queue):
-            if n >= self._refilled:
-                payloads.append(payload)
+        runs: list[Run] = []
+        moved: list[int] = []
+        for run in self._waits.runs():
+            if run.number < 0:
+                runs.append(run)
             elif all_over:
-                payloads.append(payload)
-                moved.append(self._refill_at + n)
-        payloads += self.over
+                runs.append(run)
+                moved += range(run.number, run.number + run.count)
+        runs += self._over.runs()
         for place, attempts in in_hand:
-            taken = self._slots[place]
             number = self._number[place]
-            if taken is not None and (number < 0 or all_over):
-                tries = (attempts & words.UINT16_MAX).to_bytes(2)
-                payloads.append(taken[: words.DATA_ATTEMPTS_AT] + tries + taken[words.DATA_ID_AT :])
+            if self.point_at(0, place) and (number < 0 or all_over):
+                taken, tries = self.data(), (attempts & words.UINT16_MAX).to_bytes(2)
+                runs.append(framed((taken[: words.DATA_ATTEMPTS_AT] + tries + taken[words.DATA_ID_AT :],)))
                 moved.append(number)
         self._forget()
-        if payloads:
-            self.backend.put_many(payloads)
-        self.backend.finish_many(moved)
+        if runs:
+            self.backend.put(runs)
+        self.backend.finish(moved)
         self._behind = self.backend.depth

@@ -1,7 +1,7 @@
 """DiskQueue: the Backend of a queue topic or channel, in go-diskqueue's files (`queuefiles`): nsqd can go on with ours,
 and we with nsqd's.
 
-`put_many` writes the sums, then the records, each with one call; what was put survives the end of the process. `take`
+`put` writes the sums, then the records, each with one call; what was put survives the end of the process. `take`
 hands out; `done` and `finish` let the read position move, which goes no further than what is finished or kept
 elsewhere, and a file that is used up is deleted. What was put is flushed, and the meta file written, now and then
 (`queuewriting.Syncing`).
@@ -17,15 +17,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
-from penstock.disk.framing import frame, weigh
+from penstock.disk.framing import weigh
 from penstock.disk.quarantine import try_quarantine
 from penstock.disk.queuefiles import LENGTH, START_MAX, Paths, Place, RecordFile, Sums
 from penstock.disk.queuewriting import Places, Syncing, WriteFile
+from penstock.disk.runs import Run
 from penstock.errors import Closed, StoreError
 
 log = logging.getLogger("penstock.disk")
@@ -36,32 +36,31 @@ class Handed:
 
     def __init__(self) -> None:
         self.count = 0
-        self._runs: deque[tuple[int, int, list[int]]] = deque()  # file, start, payload bytes up to each record's end
+        self._runs: deque[tuple[Place, Sums | None, int, int]] = deque()  # the end, the sums, the first one's, how many
         self._dropped = 0  # of the first run
 
     def __len__(self) -> int:
         return self.count
 
-    def add(self, number: int, at: int, payloads: Sequence[bytes]) -> int:
-        """Payloads of records from a place on; where they end."""
-        sizes = list(accumulate(map(len, payloads)))
-        self._runs.append((number, at, sizes))
-        self.count += len(sizes)
-        return at + sizes[-1] + LENGTH.size * len(sizes)
+    def add(self, end: Place, sums: Sums | None, first: int, count: int) -> None:
+        """Records up to a place; where there are sums, `first` is the first record's."""
+        self._runs.append((end, sums, first, count))
+        self.count += count
 
     def drop(self, count: int) -> Place:
         """The oldest are done, one at least; the place behind them."""
         self.count -= count
         self._dropped += count
         while True:
-            number, at, sizes = self._runs[0]
-            if self._dropped < len(sizes):
+            end, sums, first, length = self._runs[0]
+            if self._dropped < length:
                 break
-            self._dropped -= len(sizes)
+            self._dropped -= length
             self._runs.popleft()
             if not self._dropped:
-                return number, at + sizes[-1] + LENGTH.size * len(sizes)
-        return number, at + sizes[self._dropped - 1] + LENGTH.size * self._dropped
+                return end
+        assert sums is not None  # without sums records are handed out one by one
+        return end[0], sums.start(first + self._dropped)
 
     def clear(self) -> None:
         """None are out."""
@@ -159,26 +158,23 @@ class DiskQueue:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def put(self, payload: bytes) -> None:
-        """One message in; see put_many."""
-        self.put_many((payload,))
-
-    def put_many(self, payloads: Sequence[bytes]) -> None:
-        """All of them in or, with StoreError or DiskFull, none: now, and after a crash."""
+    def put(self, runs: Sequence[Run]) -> None:
+        """All of these records in or, with StoreError or DiskFull, none: now, and after a crash."""
         self._alive()
         self.syncing.look()
-        if not payloads:
+        size = sum(run.end - run.at for run in runs)
+        if not size:
             return
-        total, least = weigh(payloads)
-        if least < self.sizes[0]:
-            raise ValueError(f"a payload of {least} bytes; {self.sizes[0]} is the least")
-        self._make_room(total)
+        begin = self._write
+        entries = weigh(runs, begin[1], self.sizes[0])
+        self._make_room(size)
         number, at = self._write
-        data, entries = frame(payloads, at)
-        self._writer.append(at, data, entries)
-        self._write = number, at + len(data)
-        self.depth += len(payloads)
-        self.syncing.note(len(payloads))
+        if (number, at) != begin:  # in a new file
+            entries = weigh(runs, at, self.sizes[0])
+        self._writer.append(at, [run.octets() for run in runs], entries)
+        self._write = number, at + size
+        self.depth += len(entries)
+        self.syncing.note(len(entries))
 
     def _make_room(self, total: int) -> None:
         """Let the write file be open with room for so many bytes; a new one, if need be."""
@@ -219,36 +215,48 @@ class DiskQueue:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def take(self, limit: int) -> list[bytes]:
-        """The next payloads in order, at most `limit`; they stay in the queue until they are done. StoreError when the
-        disk cannot be read: what was handed out before stands, and the next call tries again.
+    def take(self, limit: int) -> Run | None:
+        """The next records in order, some, at most `limit`; None: there are none. They stay in the queue until they are done.
+        StoreError when the disk cannot be read: the next call tries again.
         """
         if self._closed:
             raise Closed(f"the queue {self.name} is closed")
-        taken: list[bytes] = []
-        while len(taken) < limit and self._next != self._write:
+        run = None
+        while run is None and self._next != self._write:
             number, at = self._next
             if at >= self._end(number):
                 self._next = (self._following(number), 0)
-            elif not self._take_run(number, at, limit, taken):
-                self._take_one(number, at, taken)
-        self.depth -= len(taken)
+            else:
+                run = self._take_run(number, at, limit) or self._take_one(number, at)
+        if run is not None:
+            self.depth -= run.count
         self._settle()
-        return taken
+        return run
 
-    def _take_run(self, number: int, at: int, limit: int, taken: list[bytes]) -> bool:
-        """Take what is beyond doubt from this place on; whether there was anything."""
+    def take_payloads(self, limit: int) -> list[bytes]:
+        """As many as there are up to a limit, each as an object."""
+        found: list[bytes] = []
+        while len(found) < limit and (run := self.take(limit - len(found))):
+            found += run.payloads()
+        return found
+
+    def _take_run(self, number: int, at: int, limit: int) -> Run | None:
+        """Take what is beyond doubt from this place on."""
         file, sums = self._file(number)
         if sums is None:
-            return False
-        found = file.run(sums, at, self._end(number), limit - len(taken), self.sizes)
-        if not found:
-            return False
-        self._next = number, self._out.add(number, at, found)
-        taken += found
-        return True
+            return None
+        run = file.run(sums, at, self._end(number), limit, self.sizes)
+        return None if run is None else self._hand_out(run, (number, at), sums)
 
-    def _take_one(self, number: int, at: int, taken: list[bytes]) -> None:
+    def _hand_out(self, run: Run, place: Place, sums: Sums | None) -> Run:
+        """The records from this place on are in somebody's hand."""
+        number, at = place
+        run.stand_for(self.taken)
+        self._next = number, at + run.end - run.at
+        self._out.add(self._next, sums, 0 if sums is None else sums.find(at), run.count)
+        return run
+
+    def _take_one(self, number: int, at: int) -> Run | None:
         """Take the record at this place and go behind it, or over what is no record."""
         file, sums = self._file(number)
         end = self._end(number)
@@ -259,23 +267,22 @@ class DiskQueue:
             following = end
         elif sums.start(n) != at:
             self._next = (number, min(end, _start_around(file, sums, n, at)))
-            return
+            return None
         else:
             following = min(end, sums.start(n + 1)) if n + 1 < len(sums) else end
             record = file.record(at, following)
             matches = record is not None and sums.sum_matches(n, record)
         if record is not None and matches:
-            taken.append(record[LENGTH.size :])
-            self._next = number, self._out.add(number, at, taken[-1:])
-            return
+            return self._hand_out(Run(record, 0, len(record), 1), (number, at), sums)
         if (number, at) == self._doubtful and sums is None and at and not _is_start(file, at):
             self._next = (number, 0)
             self._doubtful = None
-            return
+            return None
         queuefiles.quarantine(self.files, self.paths.data(number), at, following, "no record as it was written")
         self.damaged += 1
         self.depth -= 1
         self._next = (number, following)
+        return None
 
     def _file(self, number: int) -> tuple[RecordFile, Sums | None]:
         written = self._writer.sums if number == self._write[0] else None  # a reader sees these grow
@@ -304,23 +311,25 @@ class DiskQueue:
 
     def done(self, count: int) -> None:
         """The oldest `count` of what was handed out are finished, or kept elsewhere."""
-        self._finished.update(range(self._first, self._first + count))
-        self.syncing.note(count)
-        self._advance()
+        self.finish(range(self._first, self._first + count))
 
-    def finish(self, number: int) -> None:
-        """The message with this number is finished, or kept elsewhere; in any order."""
-        self.finish_many((number,))
-
-    def finish_many(self, numbers: Sequence[int]) -> None:
-        """All of these are."""
-        first, taken = self._first, self.taken
-        if not self._finished and 0 < len(numbers) <= len(self._out):
+    def finish(self, numbers: Sequence[int]) -> None:
+        """The messages with these numbers are finished, or kept elsewhere; in any order."""
+        if not isinstance(numbers, range):
             ordered = sorted(numbers)
-            if ordered[0] == first and ordered == list(range(first, first + len(ordered))):
-                self.syncing.note(len(ordered))
-                self._advance(len(ordered))
-                return
+            row = range(ordered[0], ordered[0] + len(ordered)) if ordered else range(0)
+            numbers = row if ordered == list(row) else ordered
+        first = self._first
+        if (
+            isinstance(numbers, range)
+            and numbers.start == first
+            and not self._finished
+            and 0 < len(numbers) <= len(self._out)
+        ):
+            self.syncing.note(len(numbers))
+            self._advance(len(numbers))
+            return
+        taken = self.taken
         known = [number for number in numbers if first <= number < taken]
         if known:
             self._finished.update(known)

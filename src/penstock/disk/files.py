@@ -23,6 +23,7 @@ from penstock.errors import DiskFull, StoreError
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
 PAGES_BYTES = 64 << 10
+PARTS_MAX = 1_024  # of one call: IOV_MAX
 _PIECE = 1 << 18
 _FLUSHES_AHEAD = 4  # what is ahead may be flushed so often before it is full
 _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that failed
@@ -154,7 +155,7 @@ class Files:
     def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """All of these, one behind the other, at `at`; in one call as a rule."""
         try:
-            done = os.pwritev(fd, parts, at)
+            done = os.pwritev(fd, parts[:PARTS_MAX], at)
         except OSError as error:
             raise _failed(error, "a write") from error
         for part in parts:

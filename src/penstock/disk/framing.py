@@ -1,4 +1,4 @@
-"""Framing: payloads as the records of a disk queue's files, and back, many at a time.
+"""Framing: the records of a disk queue's files, many at a time: their sums, and how many of those read hold.
 
 record   length (4) | payload
 entry    start × 2 + "more follows" (4) | CRC-32 over length and payload (4), as one number of 64 bits
@@ -7,7 +7,6 @@ entry    start × 2 + "more follows" (4) | CRC-32 over length and payload (4), a
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Sequence
 
@@ -15,73 +14,64 @@ import cython
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.octets import address, blank, copy, crc32, put32, ube32
+    from cython.cimports.penstock.disk.runs import Run
+    from cython.cimports.penstock.octets import address, crc32, ube32
 else:
     from penstock import words
-    from penstock.octets import address, blank, copy, crc32, put32, ube32
+    from penstock.disk.runs import Run
+    from penstock.octets import address, crc32, ube32
 
 
-def frame(payloads: Sequence[bytes], at: int) -> tuple[bytes, array[int]]:
-    """The records of one call, the first of which starts at `at` of the file, and the entries of their sums."""
-    count = len(payloads)
-    total = 0
-    for payload in payloads:
-        total += words.SIZE_BYTES + len(payload)
-    data: bytes | bytearray = blank(total) if cython.compiled else bytearray(total)
-    swapped = bytearray(words.INT64_BYTES * count)
-    to = address(data)
-    entries_at = address(swapped)
-    p = 0
-    for n, payload in enumerate(payloads):
-        length = len(payload)
-        put32(to, p, length)
-        copy(to, p + words.SIZE_BYTES, address(payload), 0, length)
-        length += words.SIZE_BYTES
-        put32(entries_at, words.INT64_BYTES * n, ((at + p) << 1) | (1 if n + 1 < count else 0))
-        put32(entries_at, words.INT64_BYTES * n + words.SIZE_BYTES, crc32(to, p, length, 0))
-        p += length
-    return bytes(data), _native(swapped)
-
-
-def weigh(payloads: Sequence[bytes]) -> tuple[int, int]:
-    """The bytes of all their records, and of the shortest payload. There is one, at least."""
-    total, least = 0, len(payloads[0])
-    for payload in payloads:
-        length = len(payload)
-        total += words.SIZE_BYTES + length
-        if length < least:
-            least = length
-    return total, least
-
-
-def cut(chunk: bytes, chunk_at: int, room: int, at: int, entries: array[int], least: int, most: int) -> list[bytes]:
-    """The payloads of the records one behind another from `at` of the file on, whose lengths (least … most) and sums hold: up
-    to the first that is odd, or that does not lie in the first `room` bytes of the chunk, which begins at `chunk_at`.
+def weigh(runs: Sequence[Run], at: int, least: int) -> array[int]:
+    """The entries of the sums of one call, whose first record comes to lie at `at` of the file. ValueError when a payload is
+    shorter than `least`.
     """
-    payloads: list[bytes] = []
-    swapped = entries.tobytes() if sys.byteorder == "big" else _native(bytearray(entries.tobytes())).tobytes()
+    count = 0
+    for run in runs:
+        count += run.count
+    entries = array("Q", bytes(words.INT64_BYTES * count))
+    numbers = entries
+    n = 0
+    for run in runs:
+        p = run.at
+        for _ in range(run.count):
+            length = ube32(run.base, p)
+            if length < least:
+                raise ValueError(f"a payload of {length} bytes; {least} is the least")
+            length += words.SIZE_BYTES
+            n += 1
+            start = at
+            numbers[n - 1] = (
+                (start << words.ENTRY_START_SHIFT)
+                | ((1 if n < count else 0) << words.ENTRY_MORE_SHIFT)
+                | crc32(run.base, p, length, 0)
+            )
+            p += length
+            at += length
+    return entries
+
+
+def cut(chunk: bytes, chunk_at: int, room: int, at: int, entries: array[int], least: int, most: int) -> Run | None:
+    """The records one behind another from `at` of the file on, whose lengths (least … most) and sums hold: up to the first that
+    is odd, or that does not lie in the first `room` bytes of the chunk, which begins at `chunk_at`. None: not even one.
+    """
     b = address(chunk)
-    entries_at = address(swapped)
-    begin = at - chunk_at
-    count = len(entries)
-    for n in range(count):
-        start = ube32(entries_at, words.INT64_BYTES * n) >> 1
+    numbers = entries
+    first = at - chunk_at
+    begin = first
+    count = 0
+    for n in range(len(entries)):
+        entry = numbers[n]
+        start = entry >> words.ENTRY_START_SHIFT
         if start != begin + chunk_at or begin + words.SIZE_BYTES > room:
             break
         length = ube32(b, begin)
         stop = begin + words.SIZE_BYTES + length
         if length < least or length > most or stop > room:
             break
-        if crc32(b, begin, stop - begin, 0) != ube32(entries_at, words.INT64_BYTES * n + words.SIZE_BYTES):
+        crc = entry - ((entry >> words.ENTRY_MORE_SHIFT) << words.ENTRY_MORE_SHIFT)
+        if crc32(b, begin, stop - begin, 0) != crc:
             break
-        payloads.append(chunk[begin + words.SIZE_BYTES : stop])
         begin = stop
-    return payloads
-
-
-def _native(swapped: bytearray) -> array[int]:
-    """Numbers of 64 bits that stand there most significant byte first."""
-    numbers = array("Q", bytes(swapped))
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers
+        count += 1
+    return Run(chunk, first, begin, count) if count else None

@@ -25,6 +25,7 @@ from isal.isal_zlib import crc32
 from penstock.disk.files import Files
 from penstock.disk.framing import cut
 from penstock.disk.quarantine import try_quarantine
+from penstock.disk.runs import Run
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.disk")
@@ -32,7 +33,7 @@ log = logging.getLogger("penstock.disk")
 Place = tuple[int, int]  # a file's number, and a position in it
 
 SUMS_HEAD = b"PSDQ\0\0\0\1"
-CHUNK_BYTES = 256 << 10
+CHUNK_BYTES = 64 << 10  # a message in hand keeps the chunk it was read in
 START_MAX = 1 << 31
 NUMBER_MAX = 10**12
 LENGTH = struct.Struct(">I")
@@ -210,12 +211,12 @@ class RecordFile:
         record = self.bytes_at(at, length) if at + length <= end else b""
         return record if len(record) == length else None
 
-    def run(self, sums: Sums, at: int, end: int, limit: int, sizes: tuple[int, int]) -> list[bytes]:
-        """The payloads of up to `limit` records one behind another from `at` on, whose lengths and sums hold; as far as one
-        look at the file goes, and up to the first that is odd.
+    def run(self, sums: Sums, at: int, end: int, limit: int, sizes: tuple[int, int]) -> Run | None:
+        """Up to `limit` records one behind another from `at` on, whose lengths and sums hold; as far as one look at the file
+        goes, and up to the first that is odd.
         """
         if self.record(at, end) is None:  # has the chunk that it is in
-            return []
+            return None
         room, first = min(len(self._chunk), end - self._chunk_at), sums.find(at)
         return cut(self._chunk, self._chunk_at, room, at, sums.entries[first : first + limit], *sizes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.disk import queuefiles
@@ -40,13 +40,13 @@ class WriteFile:
     def is_open(self) -> bool:
         return self._data_fd >= 0
 
-    def append(self, at: int, data: bytes, entries: array[int]) -> None:
+    def append(self, at: int, records: Sequence[memoryview], entries: array[int]) -> None:
         """Write records at the file's end and the entries of their sums: both, or with StoreError neither."""
         assert self.sums is not None
         sums_at = len(SUMS_HEAD) + 8 * len(self.sums)
         try:
             self.files.write(self._sums_fd, sums_at, queuefiles.entries_encode(entries))
-            self.files.write(self._data_fd, at, data)
+            self.files.write_parts(self._data_fd, at, records)
         except StoreError:
             try:
                 self.files.cut(self._data_fd, at)

@@ -8,5 +8,4 @@ cdef int put_head(Outbox out, long long stamp_ns, long long attempts, long long 
 
 cdef int put_message(Outbox out, long long stamp_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length) except -1
 
-@cython.locals(base=cython.p_uchar, data=bytes)
-cdef bytes fresh_data(long long stamp_ns, long long message_id, const unsigned char *body, long long at, long long length)
+cdef int put_fresh(unsigned char *to, long long tp, long long stamp_ns, long long message_id, const unsigned char *body, long long at, long long length) except -1

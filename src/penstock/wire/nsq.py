@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import cython
 
-from penstock.octets import Readable
+from penstock.octets import Readable, Writable
 from penstock.wire.outbox import Outbox
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.octets import address, blank, copy, put16, put32, put64, put_hex16
+    from cython.cimports.penstock.octets import copy, put16, put32, put64, put_hex16
 else:
     from penstock import words
-    from penstock.octets import address, blank, copy, put16, put32, put64, put_hex16
+    from penstock.octets import copy, put16, put32, put64, put_hex16
 
 MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = words.RESPONSE, words.ERROR, words.MESSAGE
@@ -64,14 +64,12 @@ def message_data(stamp_ns: int, attempts: int, message_id: int, body: bytes) -> 
     return stamp_ns.to_bytes(words.STAMP_AT) + attempts.to_bytes(2) + b"%016x" % message_id + body
 
 
-def fresh_data(stamp_ns: int, message_id: int, body: Readable, at: int, length: int) -> bytes:
-    """The data of a message that was never delivered; its body is `length` bytes at `at` of a buffer."""
-    if not cython.compiled:
-        return message_data(stamp_ns, 0, message_id, bytes(body[at : at + length]))
-    data: bytes = blank(length + words.DATA_BODY_AT)
-    base = address(data)
-    put64(base, 0, stamp_ns)
-    put16(base, words.DATA_ATTEMPTS_AT, 0)
-    put_hex16(base, words.DATA_ID_AT, message_id)
-    copy(base, words.DATA_BODY_AT, body, at, length)
-    return data
+def put_fresh(to: Writable, tp: int, stamp_ns: int, message_id: int, body: Readable, at: int, length: int) -> int:
+    """The data of a message that was never delivered goes to `tp` of a buffer; its body is `length` bytes at `at` of another.
+    Returns 0.
+    """
+    put64(to, tp, stamp_ns)
+    put16(to, tp + words.DATA_ATTEMPTS_AT, 0)
+    put_hex16(to, tp + words.DATA_ID_AT, message_id)
+    copy(to, tp + words.DATA_BODY_AT, body, at, length)
+    return 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.queueside import Side
-from disk.queue_parts import messages
+from disk.queue_parts import messages, put
 from penstock.broker.nsq.folder import QueueFolder, file_name
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
@@ -48,7 +48,7 @@ def test_a_disk_queue_is_opened_once_and_dropped_with_its_files(tmp_path: Path) 
     folder = QueueFolder(BrokerConfig(data=str(tmp_path)), Files())
     queue = folder.backend(b"t:c")
     assert folder.backend(b"t:c") is queue
-    queue.put(b"x" * 40)
+    put(queue, b"x" * 40)
     queue.close()
     assert folder.has_backend_files(b"t:c")
     assert not folder.has_backend_files(b"t")
@@ -62,19 +62,19 @@ def test_a_disk_queue_rests_between_two_flushes(tmp_path: Path) -> None:
     queue = folder.backend(b"t")
     failed: list[StoreError] = []
     for size in (11, 1):  # the second one finds that a flush is due
-        queue.put_many(messages(size))
+        put(queue, *messages(size))
     (job,) = folder.take_jobs(failed.append, 100)
     run_now([job], 130)
     for size in (11, 1):
-        queue.put_many(messages(size))
+        put(queue, *messages(size))
     assert folder.take_jobs(failed.append, 130 + PACE_MS - 1) == []
     assert len(folder.take_jobs(failed.append, 130 + PACE_MS)) == 1
     other = folder.backend(b"u")
     for size in (11, 1):
-        other.put_many(messages(size))
+        put(other, *messages(size))
     run_now(folder.take_jobs(failed.append, 200), 200)
-    other.put_many(messages(10 * FLUSHES_BEHIND // 2))  # soon the loop would have to flush
-    other.put_many(messages(1))
+    put(other, *messages(10 * FLUSHES_BEHIND // 2))  # soon the loop would have to flush
+    put(other, *messages(1))
     assert len(folder.take_jobs(failed.append, 201)) == 1
     assert not failed
     folder.close()

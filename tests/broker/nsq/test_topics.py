@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.queueside import Reader, Side
+from broker.queueside import Quick, Reader, Side
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
-from penstock.errors import Refused
+from penstock.errors import DiskFull, Refused
 
 LEVELS = ["memory", "os", "disk"]
 
@@ -79,3 +79,62 @@ def test_channels_have_names_and_a_limit(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no more than 1 channels"):
         topic.channel(b"two")
     side.close()
+
+
+@pytest.mark.parametrize("size", [1, 500, 40_000])
+def test_messages_in_memory_are_every_channels_own(tmp_path: Path, size: int) -> None:
+    """One channel after the other takes, finishes and is emptied, over memory and disk queues, while more comes."""
+    side = Side(tmp_path, level="memory", mem_queue_size=20, max_bytes_per_file=1 << 20, max_msg_size=1 << 17)
+    topic = side.queueing.topic(b"t")
+    for name in (b"one", b"two", b"three"):
+        topic.channel(name)
+    told = []
+    for turn in range(12):
+        batch = [b"%d-%d" % (turn, n) * size for n in range(1 + turn % 4)]
+        side.queueing.publish(topic, batch)
+        side.queueing.publish(topic, batch[:1])
+        told += [*batch, batch[0]]
+        if turn % 3 == 2:
+            side.turn()
+        if turn == 5:
+            assert drained(side, topic, b"one") == told
+            topic.channels[b"two"].empty()
+    assert drained(side, topic, b"three") == told
+    assert drained(side, topic, b"one") == told[-len(told) + told.index(b"6-0" * size) :]
+    assert drained(side, topic, b"two") == told[told.index(b"6-0" * size) :]
+    side.close()
+
+
+def test_what_one_channel_cannot_take_does_no_harm_to_another(tmp_path: Path) -> None:
+    """The publish is refused; who has it already keeps it, and the next one does not lie over it."""
+    files = FullNow()
+    side = Side(tmp_path, level="memory", mem_queue_size=3, files=files)
+    topic = side.queueing.topic(b"t")
+    for name in (b"narrow", b"wide#ephemeral"):
+        topic.channel(name)
+    reader = Reader()
+    reader.ready_count = 100
+    topic.channels[b"wide#ephemeral"].add(reader)
+    side.queueing.publish(topic, [b"a", b"b", b"c"])
+    side.turn()
+    files.full = True
+    topic.channels = dict(sorted(topic.channels.items(), reverse=True))  # the wide one comes first
+    with pytest.raises(Refused, match="no room"):
+        side.queueing.publish(topic, [b"refused"])
+    files.full = False
+    side.queueing.publish(topic, [b"d"])
+    side.turn()
+    assert [delivery.body for delivery in reader.deliveries()] == [b"a", b"b", b"c", b"refused", b"d"]
+    assert drained(side, topic, b"narrow") == [b"a", b"b", b"c", b"d"]
+    side.close()
+
+
+class FullNow(Quick):
+    """A disk that takes nothing while it is full."""
+
+    full = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.full and create:
+            raise DiskFull("no room (by order of the test)")
+        return super().open(path, create=create, writable=writable)

@@ -86,7 +86,7 @@ class Opening:
             if not folder.has_backend_files(name):
                 continue
             backend = folder.backend(name)
-            while payloads := backend.take(_TAKEN_AT_ONCE):
+            while payloads := backend.take_payloads(_TAKEN_AT_ONCE):
                 moved += sum([self._take(topic, data, claimants) for data in payloads])
                 for segment in topic.stream.take_flush():
                     segment.datasync()

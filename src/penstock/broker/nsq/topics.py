@@ -28,13 +28,17 @@ from penstock.octets import Readable
 from penstock.wire.nsq import message_data
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.delivery.cursor import CursorSource, Lane
     from cython.cimports.penstock.disk.readyqueue import ReadyQueue
-    from cython.cimports.penstock.wire.nsq import fresh_data
+    from cython.cimports.penstock.disk.runs import RunWriter
+    from cython.cimports.penstock.wire.nsq import put_fresh
 else:
+    from penstock import words
     from penstock.delivery.cursor import CursorSource, Lane
     from penstock.disk.readyqueue import ReadyQueue
-    from penstock.wire.nsq import fresh_data
+    from penstock.disk.runs import RunWriter
+    from penstock.wire.nsq import put_fresh
 
 log = logging.getLogger("penstock.queueing")
 
@@ -503,22 +507,16 @@ class MemoryTopic(Topic):
         Topic.__init__(self, name, LEVEL_MEMORY, registry)
         self.source = source
         self.pending: list[tuple[bytes, int]] = []  # deferred (message data, delay ms) until there is a channel
-        self._batch: list[bytes] = []
-        self._one: bytes | None = None  # a publish of one message makes no list
+        self._writer = RunWriter()  # where this turn's messages lie
         self._last_id = 0
 
     def ready(self, size: int, count: int, gathers: bool = False) -> int:
-        if self._batch:  # of a publish that failed
-            self._batch = []
-        self._one = None
-        return 0
+        return self._writer.ready(size + (words.SIZE_BYTES + words.DATA_BODY_AT) * count)
 
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
-        data = fresh_data(now_ns, self.new_id(now_ns), body, at, length)
-        if more == 0 and not self._batch:
-            self._one = data
-        else:
-            self._batch.append(data)
+        writer = self._writer
+        to = writer.record(words.DATA_BODY_AT + length)
+        put_fresh(writer.base, to, now_ns, self.new_id(now_ns), body, at, length)
         self.message_count += 1
         self.message_bytes += length
         return 0
@@ -530,29 +528,22 @@ class MemoryTopic(Topic):
 
     def placed(self) -> int:
         """StoreError when the disk part of a queue cannot take it."""
-        one = self._one
-        if one is not None:
-            self._one = None
-            if self.paused or not self.channels:
-                self.source.put_one(one)
-            else:
-                for channel in self.channels.values():
-                    source = channel.source
-                    source.put_one(one)  # type: ignore[attr-defined]
-                    channel.message_count += 1
-            self.mark()
-            return 0
-        batch, self._batch = self._batch, []
-        count = len(batch)
+        writer = self._writer
+        buffer, begin, end, count = writer.buffer, writer.begin, writer.end, writer.count
+        writer.place()  # some channel may have it, though another one cannot
         if self.paused or not self.channels:
-            self.source.put(batch)
+            self.source.put_run(buffer, begin, end, count)
         else:
             for channel in self.channels.values():
                 source = channel.source
-                source.put(batch)  # type: ignore[attr-defined]
+                source.put_run(buffer, begin, end, count)  # type: ignore[attr-defined]
                 channel.message_count += count
         self.mark()
         return 0
+
+    def pump(self, mono_ms: int) -> None:
+        self._writer.leave()  # an idle topic keeps no room
+        Topic.pump(self, mono_ms)
 
     def defer(self, now_ns: int, body: bytes, delay_ms: int) -> None:
         """DPUB: every channel waits with it in memory."""
