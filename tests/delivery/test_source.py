@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -304,3 +305,59 @@ def test_a_clean_stop_keeps_what_is_not_done(tmp_path: Path, finished: int) -> N
     again = make(tmp_path)
     assert {payload[26:] for payload in drain(again)} == {b"m%d" % n for n in range(finished, 6)}
     again.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_order_of_calls_gives_what_a_list_would(tmp_path: Path, seed: int) -> None:
+    """Two channels of a topic over memory and disk queues, through clean stops: each message once, oldest first."""
+    rng, stock, number = random.Random(seed), framed([]), 0
+    backends = [make(tmp_path, name, max_bytes_per_file=3000) for name in ("one", "two")]
+    sources = [MemorySource(rng.choice((0, 3, 30, 200)), backend) for backend in backends]
+    due: list[list[bytes]] = [[], []]  # what each is to give next
+    held: list[dict[int, bytes]] = [{}, {}]  # what it gave, by place
+    for _ in range(400):
+        n, what = rng.randrange(2), rng.random()
+        source, hand = sources[n], held[n]
+        if what < 0.35:
+            if not stock.count or what < 0.05:  # another buffer
+                size = rng.choice((1, 10, 60))
+                stock = framed([data(number + k) + bytes(rng.choice((0, 5, 300))) for k in range(size)])
+                number += size
+            batch = stock.split(rng.randint(1, min(9, stock.count)))
+            for each, list_ in zip(sources, due, strict=True):
+                each.put_run(batch.buffer, batch.at, batch.end, batch.count)
+                list_ += batch.payloads()
+        elif what < 0.7:
+            for _ in range(rng.choice((1, 5, 40))):
+                if source.take():
+                    assert source.data() == due[n].pop(0)
+                    assert source.place not in hand
+                    hand[source.place] = source.data()
+                else:
+                    assert due[n] == []
+        elif what < 0.95:
+            for place in rng.sample(sorted(hand), min(len(hand), rng.choice((1, 3, 20)))):
+                if rng.random() < 0.3:
+                    source.detach(0, place)
+                assert (source.point_at(0, place), source.data()) == (1, hand[place])
+                if rng.random() < 0.8:
+                    source.done(0, place)
+                    del hand[place]
+        elif what < 0.96:
+            source.empty()
+            due[n], held[n] = [], {}
+        elif what < 0.98:
+            source.save([(place, 0) for place in hand])
+            backends[n].close()
+            backends[n] = make(tmp_path, ("one", "two")[n], max_bytes_per_file=3000)
+            sources[n] = MemorySource(source.limit, backends[n])
+            again = sorted([*due[n], *hand.values()])
+            held[n], found = {}, []
+            while sources[n].take():  # a clean stop keeps all; what was in hand may come behind
+                found.append(sources[n].data())
+                held[n][sources[n].place] = found[-1]
+            assert sorted(found) == again
+            due[n] = []
+        assert sources[n].depth() == len(due[n])
+    for backend in backends:
+        backend.close()
