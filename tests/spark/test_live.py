@@ -97,7 +97,7 @@ def test_arrow_types_are_the_ones_spark_derives(spark: Any) -> None:
 
 
 def test_filters_are_answered_by_the_store_and_right(load: Callable[..., Any]) -> None:
-    frame = load()
+    frame = load(pushdown="true")
     narrow = frame.where("partition in (1, 2) and offset between 10 and 12 and tags = 'odd'")
     assert narrow.rdd.getNumPartitions() == 2
     assert offsets(narrow) == [(1, 10), (1, 11), (1, 12)]
@@ -107,6 +107,25 @@ def test_filters_are_answered_by_the_store_and_right(load: Callable[..., Any]) -
         == 0
     )
     assert offsets(load(pushdown="false").where("partition = 1 and offset < 2")) == [(1, 0), (1, 1)]
+
+
+def test_a_filter_of_one_query_is_not_anothers(load: Callable[..., Any], spark: Any, registry: str) -> None:
+    """Spark 4.3 gives what was planned with filters to other scans of the same DataFrame."""
+    frame, few, odd = load(), "offset < 3", "tags = 'odd' and partition = 3"
+    assert (frame.where(few).count(), frame.count()) == (12, 400)
+    assert (frame.where(odd).count(), frame.where("offset = 5 or tags = 'even'").count()) == (100, 202)
+    both = offsets(frame.where(few).union(frame.where("offset >= 98")))
+    assert both == [(queue, offset) for queue in range(4) for offset in (0, 1, 2, 98, 99)]
+    low, high = frame.where("offset < 2").alias("low"), frame.where("offset >= 98 and partition < 2").alias("high")
+    assert low.join(high, "partition").where("low.offset + 98 = high.offset").count() == 4
+    frame.createOrReplaceTempView("twice")
+    pair = "SELECT (SELECT count(*) FROM twice WHERE offset < 3), (SELECT count(*) FROM twice)"
+    assert tuple(spark.sql(pair).first()) == (12, 400)
+    spark.sql(f"CREATE TABLE kept_twice USING penstock OPTIONS (registry '{registry}', subscribe 'orders')")
+    try:
+        assert tuple(spark.sql(pair.replace("twice", "kept_twice")).first()) == (12, 400)
+    finally:
+        spark.sql("DROP TABLE kept_twice")
 
 
 def test_an_expression_over_properties(

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    Not,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_fakes import Log
@@ -149,6 +158,16 @@ def test_filters_that_are_not_ours_are_handed_back(log: Log) -> None:
 
 def test_without_pushdown_the_reader_has_no_filters(log: Log) -> None:
     assert not isinstance(Source({"subscribe": "t"}).reader(TWO), FilteringReader)
+
+
+def test_filters_are_taken_by_themselves_where_spark_keeps_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "asked_by_pushdown", lambda: True)
+    monkeypatch.delattr(DataSourceReader, "pushLimit", raising=False)  # as of Spark 4.3
+    assert [source.takes_filters(option) for option in ("auto", "true", "false")] == [False, True, False]
+    monkeypatch.setattr(DataSourceReader, "pushLimit", None, raising=False)
+    assert [source.takes_filters(option) for option in ("auto", "true", "false")] == [True, True, False]
+    monkeypatch.setattr(source, "asked_by_pushdown", lambda: False)
+    assert not source.takes_filters("auto")
 
 
 # -- reading a range

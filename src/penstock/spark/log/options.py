@@ -63,7 +63,9 @@ OPTIONS = (
     Option("realTopic", "flag", "false", "show retried and delayed messages under their original topic", "batch"),
     Option("broker", "text", "", "what the column `broker` says; without, the name of the store's folder", "batch"),
     Option("pushdown", "word auto true false", "auto",
-           "answer filters on `topic` while reading; `auto` does when `spark.sql.python.filterPushdown.enabled` is on",
+           "answer filters on `topic` while reading when `spark.sql.python.filterPushdown.enabled` is on. `true`: for a"
+           " DataFrame that is used once, in one query; `auto`: where Spark keeps the filters of several queries apart, which"
+           " 4.3 does not",
            "batch"),
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ from penstock.spark import schema
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, LogSegment, Piece
 from penstock.spark.log.options import LogOptions, parse
-from penstock.spark.read.source import asked_by_pushdown, by_properties, keep_memory
+from penstock.spark.read.source import by_properties, keep_memory, takes_filters
 from penstock.spark.tools.plainly import all_plainly
 from penstock.wire import layout
 
@@ -62,8 +62,8 @@ class LogSource:
     def reader(self, wanted: StructType) -> BulkReader:
         """A batch reader; one that takes filters if Spark would call them."""
         schema.check(wanted, bulk=True)
-        pushing = {"true": True, "false": False}.get(self.options.pushdown, asked_by_pushdown())
-        return (FilteringBulkReader if pushing else BulkReader)(self.options, self.segments, wanted)
+        kind = FilteringBulkReader if takes_filters(self.options.pushdown) else BulkReader
+        return kind(self.options, self.segments, wanted)
 
 
 # -- planning

@@ -141,7 +141,9 @@ OPTIONS = (
            "`slave`: tasks fetch at a slave, where the broker has one that has the messages and answers within 5 s, else at"
            " the master; positions are the master's in either case, and the rows are the same"),
     Option("pushdown", "word auto true false", "auto",
-           "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
+           "answer filters at the store when `spark.sql.python.filterPushdown.enabled` is on. `true`: for a DataFrame that is"
+           " used once, in one query; `auto`: where Spark keeps the filters of several queries apart, which 4.3 does not",
+           "batch"),
 )  # fmt: skip
 
 # Of source and sink. What is not given is the environment's, of the driver.

@@ -97,8 +97,7 @@ class Source:
         loaded = self.loaded
         if loaded is None:
             loaded = _patiently(self.options, lambda: batch_range(self.options), known=False)
-        pushing = {"true": True, "false": False}.get(self.options.pushdown, asked_by_pushdown())
-        return (FilteringReader if pushing else Reader)(self.options, wanted, loaded)
+        return (FilteringReader if takes_filters(self.options.pushdown) else Reader)(self.options, wanted, loaded)
 
     def stream_reader(self, wanted: StructType) -> StreamReader:
         """A stream reader."""
@@ -126,6 +125,16 @@ def _settled(cluster: LogReader, queues: list[MessageQueue]) -> dict[MessageQueu
         if all(known[queue][1] >= end for queue, end in visible.items()) or time.monotonic() >= deadline:
             return known
         time.sleep(0.05)
+
+
+def takes_filters(pushdown: str) -> bool:
+    """Whether a batch reader narrows what it reads to Spark's filters.
+
+    Spark 4.1 to 4.3 keep what a reader planned for one query with the table of the DataFrame, and give it to other queries of the
+    same DataFrame (docs/decisions/0145). The Spark that keeps it with the query is the one that pushes limits, too.
+    """
+    keeps_apart = hasattr(DataSourceReader, "pushLimit")
+    return pushdown == "true" or (pushdown == "auto" and keeps_apart and asked_by_pushdown())
 
 
 def asked_by_pushdown() -> bool:
