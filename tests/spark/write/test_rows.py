@@ -104,6 +104,14 @@ def test_delays() -> None:
     assert found[b"a"] == (False, None)
     assert found[b"c"] == (True, "2000000000000")
     assert found[b"b"][0] is True
+    odd = {
+        "value": pa.array([b"never", b"now"]),
+        "delayMs": pa.array([(1 << 63) - 1, -(1 << 63)], pa.int64()),
+    }
+    due = {body: int(p["TIMER_DELIVER_MS"]) for _, _, body, p in messages(odd)}
+    assert due[b"never"] > 10**15 > due[b"now"] > 10**12
+    old = {"value": pa.array([b"x"]), "deliverAt": pa.array([-5_000_000], pa.timestamp("us", "UTC"))}
+    assert [p["TIMER_DELIVER_MS"] for *_, p in messages(old)] == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +120,11 @@ def test_delays() -> None:
         ({"value": pa.array([b"x", None])}, "row 1 of this partition has no value"),
         ({"value": pa.array([b"x"]), "partition": pa.array([4])}, "is for queue 4: T has 4"),
         ({"value": pa.array([b"x"]), "partition": pa.array([-2])}, "is for queue -2"),
+        ({"value": pa.array([b"x"] * 2), "topic": pa.array(["T", ""])}, "row 1 of this partition is for topic ''"),
+        (
+            {"value": pa.array([b"x"] * 2), "topic": pa.array(["a b", "T"])},
+            "row 0 of this partition is for topic 'a b'",
+        ),
         (
             {"value": pa.array(["x", "y"]), "tags": pa.array(["ok", "a\x01b"])},
             "row 1 of this partition has a byte 1 or 2",
@@ -123,7 +136,7 @@ def test_delays() -> None:
 )
 def test_rows_that_cannot_be_messages(columns: dict[str, Any], said: str) -> None:
     with pytest.raises(Rejected) as error:
-        messages(columns)
+        messages(columns, topic=None if "topic" in columns else "T")
     assert said in str(error.value)
     if "topic" not in columns:
         with pytest.raises(Rejected, match="row 0 of this partition has no topic"):

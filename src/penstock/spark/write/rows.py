@@ -6,6 +6,7 @@ what     value, and the properties: KEYS, TAGS, … each a text column, written 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from penstock.spark.kernel import encode
 from penstock.spark.kernel.buffers import Longs, Octets
 from penstock.wire import names
 from penstock.wire.codes import SYS_COMPRESSED
-from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, format_properties
+from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, format_properties
 from penstock.wire.staged import piece_head
 
 # What a copied message must not carry into its new life: instructions to the broker, and what the columns say.
@@ -30,6 +31,9 @@ _DROPPED = frozenset(
     (names.KEYS, names.TAGS, names.WAIT, names.DELAY, *TIMER_PROPERTIES, names.HALF, names.PRODUCER_GROUP,
      names.REAL_TOPIC, names.REAL_QUEUE, names.CLUSTER, names.SEQUENCE, names.SHARDING_KEY)
 )  # fmt: skip
+
+_LEGAL = re.compile(names.LOG_NAME)
+_DUE_MAX_MS = 10**15  # 31,000 years: more digits are no moment to a broker
 
 Columns = Mapping[str, pa.Array]
 
@@ -226,6 +230,12 @@ class RowEncoder:
         encoded = column.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         for code, topic in enumerate(encoded.dictionary.to_pylist()):
+            name = topic.encode()
+            if not _LEGAL.fullmatch(name) or len(name) > TOPIC_BYTES_MAX:
+                raise Rejected(
+                    f"{self._at(pa.array(codes == code))} is for topic {topic!r}: a topic's name has 1 to {TOPIC_BYTES_MAX}"
+                    " letters, digits, % | _ and -"
+                )
             yield topic, np.flatnonzero(codes == code).astype(np.int64)
 
     def _choose(
@@ -289,11 +299,16 @@ def _due_ms(columns: Columns, now_ms: int) -> pa.Array | None:
     """When each row is due, null for at once; None when no row is delayed."""
     found = None
     if "delayMs" in columns:
-        found = pc.add(columns["delayMs"].cast(pa.int64()), now_ms)
+        found = pc.add(_within(columns["delayMs"].cast(pa.int64())), now_ms)
     if "deliverAt" in columns:
         at = pc.divide(columns["deliverAt"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)
-        found = at if found is None else pc.coalesce(at, found)
+        found = _within(at) if found is None else pc.coalesce(_within(at), found)
     return found if found is not None and found.null_count < len(found) else None
+
+
+def _within(moments: pa.Array) -> pa.Array:
+    """What is before 1970, or farther away than a broker counts, as the nearest that it takes."""
+    return pc.max_element_wise(pc.min_element_wise(moments, _DUE_MAX_MS, skip_nulls=False), 0, skip_nulls=False)
 
 
 def _binary(column: pa.Array) -> pa.Array:
