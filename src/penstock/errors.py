@@ -64,8 +64,11 @@ class Locked(StoreError):
     """Another process holds the data folder."""
 
 
+NOT_OPEN = "the client is closed, or was never started: a `with` block does that, or `start()`"
+
+
 class Closed(PenstockError):
-    """Used after close."""
+    """Used after close, or before the start."""
 
 
 class ConfigError(PenstockError):

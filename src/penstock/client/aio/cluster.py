@@ -16,7 +16,7 @@ from penstock.client.aio.outages import Outages
 from penstock.client.conversation import OK, Conversation, Directory, checked
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.clock import Clock
-from penstock.errors import ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
+from penstock.errors import NOT_OPEN, ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
 from penstock.security import Security, security_of
 from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
@@ -122,7 +122,7 @@ class Cluster:
             opening = None
         if opening is None:
             if not self._open:
-                raise Closed("the client is closed")
+                raise Closed(NOT_OPEN)
             opening = self._connections[address] = asyncio.create_task(self._connect(address))
         return opening.result() if opening.done() else await asyncio.shield(opening)
 

@@ -25,7 +25,7 @@ from penstock.client.gathering import (
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import by_sharding_key, is_tried_again
-from penstock.errors import BrokerRefused, BufferFull, Closed, ConnectionLost, NoRoute, TimedOut
+from penstock.errors import NOT_OPEN, BrokerRefused, BufferFull, Closed, ConnectionLost, NoRoute, TimedOut
 from penstock.message import Message
 
 
@@ -143,7 +143,7 @@ class Lanes:
 
     def _begin(self, send: Waiting) -> None:
         if not self._open:
-            raise Closed("the client is closed")
+            raise Closed(NOT_OPEN)
         lane = self._lane(send)
         if lane is None:
             lane = Lane(None)
@@ -211,7 +211,7 @@ class Lanes:
                 else:
                     await self._many(lane, sends)
             except asyncio.CancelledError:
-                _fail_all(sends, Closed("the client is closed"))
+                _fail_all(sends, Closed(NOT_OPEN))
                 raise
             except Exception as error:  # nobody may wait for ever, whatever went wrong here
                 _fail_all(sends, error)
@@ -306,7 +306,7 @@ class Lanes:
         for lane in (*self._lanes.values(), *self._alone):
             sends = list(lane.row)
             lane.row.clear()
-            _fail_all(sends, Closed("the client is closed"))
+            _fail_all(sends, Closed(NOT_OPEN))
             self._over(lane, sends)
 
     def _spawn(self, work: Coroutine[object, None, None]) -> None:

@@ -11,7 +11,7 @@ from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.clock import Clock
-from penstock.errors import Closed
+from penstock.errors import NOT_OPEN, Closed
 from penstock.message import Message
 from penstock.security import PLAIN, Security
 
@@ -56,7 +56,7 @@ class QueueSender:
             opening = None
         if opening is None:
             if not self._open:
-                raise Closed("the client is closed")
+                raise Closed(NOT_OPEN)
             opening = self._connections[address] = asyncio.create_task(
                 NsqConnection.open(address, self._timeout_s, security=self._security)
             )
