@@ -11,11 +11,18 @@ from penstock.disk.files import Files
 from penstock.errors import ConfigError
 from penstock.log.checkpoint import FolderLock
 
-KEPT = {"lock", "lost+found", "users.toml"}
+KEPT = {
+    "lock",
+    "lost+found",
+    "users.toml",
+    "namesrv",
+    "etcd",
+    "etcd.log",
+}  # the last three are the registry's and the engine's
 
 
 def rejoin(folder: Path, files: Files | None = None) -> Path:
-    """Move all but lost+found there, and let the node be a slave of the set it was of; where the rest is now. Locked when a
+    """Move all of this node but lost+found there, and let it be a slave of the set it was of; where the rest is now. Locked when a
     broker runs on the folder, ConfigError when the folder is of no replica set, StoreError. Done twice, or gone on with after
     a crash, it ends in the same state.
     """
@@ -32,7 +39,10 @@ def rejoin(folder: Path, files: Files | None = None) -> Path:
         part = begun[0] if begun else lost / f"store-{time.time_ns() // 1_000_000}.part"
         files.make_folder(part)
         for name in sorted(set(files.names(folder)) - KEPT - {"ha"}):
-            files.rename(folder / name, part / name)
+            if not (
+                folder / name / "lock"
+            ).exists():  # else it is another broker's: `penstock up` puts them inside the first's
+                files.rename(folder / name, part / name)
         files.make_folder(part / "ha")
         for name in sorted(files.names(folder / "ha")):
             if not name.startswith("replica.json"):
