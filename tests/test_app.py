@@ -74,6 +74,19 @@ async def test_a_port_two_below_that_is_taken_is_no_reason_not_to_start(tmp_path
             assert server.addresses["remoting"] == f"127.0.0.1:{port}"
 
 
+@pytest.mark.parametrize(("setting", "option"), [("ha_port", "--set ha_port=…"), ("nsq_port", "--nsq-port")])
+async def test_who_finds_a_port_taken_is_told_an_option_that_there_is(
+    tmp_path: Path, setting: str, option: str
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config = BrokerConfig(data=str(tmp_path), **{**FREE, setting: taken.getsockname()[1]})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="cannot listen on") as told:
+            await Server(config, None).__aenter__()
+    assert f"or choose {option};" in told.value.hint
+
+
 async def test_users_open_the_door_to_other_machines(tmp_path: Path) -> None:
     config = BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **{**FREE, "host": "0.0.0.0"})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no authentication"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -14,9 +15,10 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from loglines import sentences
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, PenstockError
-from penstock.supervisor import PORT_STEP, members, replicas
+from penstock.supervisor import PORT_STEP, Member, check_masters, members, replicas
 from polling import eventually
 from ports import free_port
 
@@ -218,6 +220,87 @@ def test_a_broker_that_cannot_start_again_is_tried_again(tmp_path: Path) -> None
         eventually(lambda: "started again name=broker-a-2 restarts" in sentences(log))
 
 
+def makes(broker: dict[str, Any], topic: str) -> bool:
+    request = urllib.request.Request(f"http://{broker['http']}/topic/create?topic={topic}", method="POST")
+    try:
+        urllib.request.urlopen(request, timeout=30).close()
+    except urllib.error.HTTPError as error:
+        if error.code != 503:
+            raise
+        return False
+    return True
+
+
+def test_a_folder_that_is_in_use_is_told_as_by_a_single_broker(tmp_path: Path) -> None:
+    (tmp_path / "broker-a-2").mkdir()
+    with (tmp_path / "broker-a-2" / "lock").open("w") as lock:
+        assert locked(lock.fileno())
+        ended = subprocess.run(command(tmp_path, 2, *ANY_PORTS), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert "in use by another broker" in ended.stderr
+
+
+def test_a_process_that_cannot_be_made_is_a_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no end of the watching: it is tried again."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    failure = asyncio.run(Member(BrokerConfig()).start())
+    assert "cannot be started" in str(failure)
+
+
+def children(pid: int) -> set[int]:
+    """The processes that this one has started, from when on they are programs of their own."""
+    found = set()
+    try:
+        for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if b"penstock.supervisor" in Path(f"/proc/{word}/cmdline").read_bytes():
+                found.add(int(word))
+    except OSError:
+        return set()
+    return found
+
+
+def stopped_child(process: subprocess.Popen[str], among: int, but: Collection[int] = ()) -> int:
+    """A broker that begins, held by SIGSTOP."""
+    eventually(lambda: len(children(process.pid)) == among)
+    pid = max(children(process.pid).difference(but))
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_a_start_is_ended_by_sigterm_and_not_by_sighup(tmp_path: Path) -> None:
+    with (tmp_path / "up.log").open("a") as log:
+        process = subprocess.Popen(command(tmp_path, 2, *ANY_PORTS), stdout=subprocess.PIPE, stderr=log, text=True)
+    held = stopped_child(process, 2)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    try:
+        eventually(lambda: "stopping" in sentences(tmp_path / "up.log"))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(held, signal.SIGCONT)
+        said = process.communicate(timeout=120)[0]
+    assert (process.returncode, said) == (0, "")
+
+
+def test_sighup_is_heeded_by_those_that_start_again(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("[broker]\nmax_topics = 100\n")
+    with up(tmp_path, 2, "--config", str(file), *ANY_PORTS) as one:
+        again = one.ready["brokers"][1]
+        os.kill(one.pids[1], signal.SIGKILL)
+        eventually(lambda: one.pids[1] not in children(one.process.pid))
+        held = stopped_child(one.process, 2, one.pids)
+        file.write_text("[broker]\nmax_topics = 1\n")
+        os.kill(one.process.pid, signal.SIGHUP)
+        try:
+            eventually(lambda: "effect=now settings=broker.max_topics" in sentences(tmp_path / "up.log"))
+        finally:
+            os.kill(held, signal.SIGCONT)
+        eventually(lambda: answers(again["http"]))
+        names = map("topic-{}".format, count())
+        eventually(lambda: not makes(again, next(names)))
+
+
 def test_sighup_has_all_read_their_settings(tmp_path: Path) -> None:
     """Each says what changed, and has it; one that is killed comes back with it; a file that cannot be used changes nothing."""
     file = tmp_path / "penstock.toml"
@@ -227,18 +310,8 @@ def test_sighup_has_all_read_their_settings(tmp_path: Path) -> None:
         found = [json.loads(line) for line in (tmp_path / "up.log").read_text().splitlines() if line.startswith("{")]
         return [line for line in found if line["event"].startswith("settings")]
 
-    def told(event: str, count: int) -> None:
-        eventually(lambda: len([line for line in lines() if line["event"] == event]) == count)
-
-    def makes(broker: dict[str, Any], topic: str) -> bool:
-        request = urllib.request.Request(f"http://{broker['http']}/topic/create?topic={topic}", method="POST")
-        try:
-            urllib.request.urlopen(request, timeout=30).close()
-        except urllib.error.HTTPError as error:
-            if error.code != 503:
-                raise
-            return False
-        return True
+    def told(event: str, times: int) -> None:
+        eventually(lambda: len([line for line in lines() if line["event"] == event]) == times)
 
     with up(tmp_path, 2, "--config", str(file), *ANY_PORTS) as one:
         brokers = one.ready["brokers"]
@@ -306,9 +379,31 @@ def test_replicas_share_the_name_and_nothing_else() -> None:
     ]  # fmt: skip
     for name in ("data", "remoting_port", "nsq_port", "http_port", "node"):
         assert len({getattr(config, name) for config in made}) == 6, name
+    assert len({Member(config).name for config in made}) == 6
     assert [config.ha_port for config in made] == [10912, 11012, 11112, 11212, 11312, 11412]
     assert replicas(masters, 1) == masters
     any_free = replicas([BrokerConfig(remoting_port=0, nsq_port=0, http_port=0)], 2)
     assert [config.ha_port for config in any_free] == [0, 0]
     with pytest.raises(ConfigError, match="65535"):
         replicas([BrokerConfig(remoting_port=65_500)], 2)
+
+
+def test_a_set_is_not_started_without_its_master(tmp_path: Path) -> None:
+    """Which a change of places has made another than the first: all that start would be its slaves, and nothing served."""
+    first = BrokerConfig(data=str(tmp_path))
+
+    def say(role: str, folder: Path) -> None:
+        (folder / "ha").mkdir(parents=True, exist_ok=True)
+        (folder / "ha" / "replica.json").write_text(json.dumps({"role": role}))
+
+    check_masters(replicas([first], 1))
+    say("slave", tmp_path)
+    say("slave", tmp_path / "replica-2")
+    check_masters(replicas([first], 2))  # a person may promote one
+    say("master", tmp_path / "replica-3")
+    for few in (replicas([first], 1), replicas([first], 2), members(first, 2)):
+        with pytest.raises(ConfigError, match="replica-3 holds the master of broker-a, and would not be started"):
+            check_masters(few)
+    check_masters(replicas([first], 3))
+    say("master", tmp_path)  # the other one is a former master
+    check_masters(replicas([first], 1))

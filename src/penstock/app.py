@@ -189,7 +189,7 @@ class Server:
     def _bind(self, stack: AsyncExitStack, name: str, host: str, port: int, insecure: bool) -> None:
         if port < 0 and "/" not in host:
             return
-        listener = self._bound[name] = bind(host, port, insecure, f"--{name.replace('_', '-')}-port")
+        listener = self._bound[name] = bind(host, port, insecure, _option(name))
         stack.callback(listener.close)
         self.addresses[name] = address_of(listener)
 
@@ -483,6 +483,13 @@ async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again:
     await _cancelled(task)
     if not again():  # another node may have its place at the registry now
         await registrar.leave()
+
+
+def _option(listener: str) -> str:
+    """How another port is chosen on the command line."""
+    if listener in ("https", "ha"):
+        return f"--set {listener}_port=…"
+    return f"--{listener.replace('_', '-')}-port"
 
 
 def _in_a_set(bound: Mapping[str, socket.socket], broker: Broker) -> bool:

@@ -71,7 +71,7 @@ def take_settings_at_sighup(
     started it has, which knows where they come from.
     """
     reloading = Reloading(server, configs, read)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.at_signal)
+    heed_hangup(reloading.at_signal)
     if server.broker is not None:
         server.broker.core.reload_with(
             (lambda: [change.row() for change in reloading.run()]) if by_request else _ask_who_started_it
@@ -100,8 +100,21 @@ def log_start(server: Server, data: str) -> None:
 
 def prepare() -> None:
     """What must be so before the first file is opened."""
+    hold_hangup()
     os.umask(0o077)
     raise_descriptor_limit()
+
+
+def hold_hangup() -> None:
+    """SIGHUP waits until there is somebody to heed it: it shall not end a start, nor get lost in one."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
+
+def heed_hangup(heed: Callable[[], None] | None = None) -> None:
+    """From now on SIGHUP has this done, one that came before as well. Without it: what it does by now."""
+    if heed is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heed)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 def log_to_stderr(*levels: str, log_format: str = "auto", log_as: str = "") -> None:
@@ -147,6 +160,7 @@ def serve(
                     if not server.again:
                         ready(server)
                         notify.ready()
+                    heed_hangup()
                     keep_freed_memory()
                     gc.freeze()  # what a start makes stays
                     gc.enable()

@@ -15,7 +15,9 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,15 @@ from msgspec.structs import asdict, replace
 
 from penstock import errors
 from penstock.app import Server, runner
+from penstock.broker.replica import placed
 from penstock.config import BrokerConfig, RegistryConfig
+from penstock.disk.files import Files
 from penstock.errors import ConfigError, PenstockError
 from penstock.limits import Limits
 from penstock.notify import Notify
 from penstock.registration.ownengine import OwnEngine
 from penstock.reload import Reloading
-from penstock.serve import Beside, announce, log_to_stderr, prepare, run, stop_event
+from penstock.serve import Beside, announce, heed_hangup, hold_hangup, log_to_stderr, prepare, run, stop_event
 from penstock.tls import share_certificate
 
 log = logging.getLogger("penstock.supervisor")
@@ -104,20 +108,44 @@ def replicas(masters: Sequence[BrokerConfig], count: int) -> list[BrokerConfig]:
     return made
 
 
+def check_masters(brokers: Sequence[BrokerConfig]) -> None:
+    """ConfigError where a set has changed its master, and would be started without that node: all others would be its slaves."""
+    files = Files()
+
+    def leads(config: BrokerConfig) -> bool:
+        return placed(config, files, Path(config.data)).role == "master"
+
+    for first in (config for config in brokers if config.role == "master"):
+        data = Path(first.data)
+        if any(leads(config) for config in brokers if config.broker_name == first.broker_name):
+            continue
+        for folder in sorted(data.glob("replica-[0-9]*")):
+            if leads(replace(first, role="slave", data=str(folder))):
+                raise ConfigError(
+                    f"{folder} holds the master of {first.broker_name}, and would not be started",
+                    f"Start with --replicas {folder.name.rpartition('-')[2]}, and `penstock ha switch` to a node that stays; "
+                    f"where that one is lost, move it out of {data}, and `penstock ha promote` another.",
+                )
+
+
 class Member:
     """One broker's process."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = self._begun_with = config  # as it is started next, and as it was
+        self.name = _name_of(config)
         self.addresses: dict[str, object] = {}
         self.restarts = 0
         self._process: Process | None = None
 
     async def start(self) -> PenstockError | None:
         """Start it and wait until it answers. When it ended before: why."""
-        process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock.supervisor", stdin=PIPE, stdout=PIPE, start_new_session=True
-        )
+        try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "penstock.supervisor", stdin=PIPE, stdout=PIPE, start_new_session=True
+            )
+        except OSError as error:  # no memory, no descriptor; an upgrade takes the program away for a moment
+            return PenstockError(f"its process cannot be started: {error}")
         assert process.stdin is not None
         assert process.stdout is not None
         self._begun_with = self.config
@@ -153,7 +181,7 @@ class Member:
         try:
             await asyncio.wait_for(process.wait(), STOP_S)
         except TimeoutError:
-            log.error("broker did not stop name=%s", self.config.broker_name)
+            log.error("broker did not stop name=%s", self.name)
             process.kill()
             await process.wait()
 
@@ -184,12 +212,10 @@ class Supervisor:
         notify = Notify()
         async with Server(None, self._registry) as server:
             try:
-                if self._engine is not None:
-                    await self._engine.start()
-                    self._configs = [replace(config, engine=self._engine.setting) for config in self._configs]
-                await self._start(server)
+                if not await _unless(stop, self._start(server)):
+                    return
                 reloading = Reloading(server, (None, self._registry), lambda: (None, self._registry))
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload, reloading)
+                heed_hangup(partial(self._reload, reloading))
                 addresses = self._ready(server.addresses)
                 announce(addresses)
                 if self._beside is not None:
@@ -224,14 +250,22 @@ class Supervisor:
             member.take(config)
 
     async def _start(self, server: Server) -> None:
+        if self._engine is not None:
+            await self._engine.start()
+            self._configs = [replace(config, engine=self._engine.setting) for config in self._configs]
         registry = server.addresses
         for config in self._configs:
             registries = ";".join(filter(None, (config.registry, registry.get("registry"))))
             lookups = ";".join(filter(None, (config.lookupd_tcp_address, registry.get("lookup"))))
             self._members.append(Member(replace(config, registry=registries, lookupd_tcp_address=lookups)))
-        for failure in await asyncio.gather(*(member.start() for member in self._members)):
-            if failure is not None:
-                raise failure
+        starts = [asyncio.create_task(member.start()) for member in self._members]
+        try:
+            for start in asyncio.as_completed(starts):
+                if (failure := await start) is not None:
+                    raise failure
+        finally:
+            for task in starts:
+                task.cancel()
         # A new topic is made where the first messages go: a producer shall know all brokers from the first one on.
         names = {member.config.broker_name for member in self._members}
         deadline = asyncio.get_running_loop().time() + REGISTERED_S
@@ -251,7 +285,7 @@ class Supervisor:
         pause_s, since_s = 0.0, loop.time()
         while True:
             code = await member.ended()
-            name = member.config.broker_name
+            name = member.name
             steady = loop.time() - since_s > STEADY_S
             pause_s = RESTART_S if steady or not pause_s else min(2 * pause_s, RESTART_MAX_S)
             log.error("broker ended name=%s code=%d restart_s=%g", name, code, pause_s)
@@ -283,6 +317,19 @@ def supervise(
     runner()(main())
 
 
+async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
+    """Do this work, unless told to stop before it is done; whether it was done."""
+    doing, told = asyncio.ensure_future(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)
+    done = doing.done()
+    for task in (told, doing):
+        task.cancel()
+    await asyncio.gather(told, return_exceptions=True)
+    with suppress(asyncio.CancelledError):
+        await doing
+    return done
+
+
 def _with_certificate(brokers: Sequence[BrokerConfig], registry: RegistryConfig) -> RegistryConfig:
     with_tls = next((config for config in brokers if config.tls_cert or config.tls_key), None)
     return registry if with_tls is None else share_certificate(with_tls, registry)
@@ -290,6 +337,11 @@ def _with_certificate(brokers: Sequence[BrokerConfig], registry: RegistryConfig)
 
 def _as_found(config: BrokerConfig, found: BrokerConfig) -> BrokerConfig:
     return replace(config, **{name: getattr(found, name) for name in _FOUND})
+
+
+def _name_of(config: BrokerConfig) -> str:
+    """What tells it from the others: the nodes of a replica set have one broker_name."""
+    return config.node if config.ha_port >= 0 and config.node else config.broker_name
 
 
 def _line(config: BrokerConfig) -> bytes:
@@ -308,9 +360,10 @@ _INPUT, _LINE_MAX = 0, 1 << 24
 
 def member() -> None:
     """Run the broker whose settings are the first line of standard input, until that ends; another line has it take them."""
+    hold_hangup()
     config = newest = _config_of(_first_line())
+    name = _name_of(config)
     rest = bytearray()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to take settings
 
     def told(data: bytes) -> None:
         nonlocal newest
@@ -322,11 +375,11 @@ def member() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
 
     try:
-        run(config, None, ends_with=_INPUT, log_as=config.broker_name, read=lambda: (newest, None), told=told)
+        run(config, None, ends_with=_INPUT, log_as=name, read=lambda: (newest, None), told=told)
     except PenstockError as error:
-        failure = {"kind": type(error).__name__, "text": f"{config.broker_name}: {error}", "hint": error.hint}
+        failure = {"kind": type(error).__name__, "text": f"{name}: {error}", "hint": error.hint}
         print("failed", json.dumps(failure), flush=True)
-        log.critical("broker ends name=%s error=%s", config.broker_name, error)
+        log.critical("broker ends name=%s error=%s", name, error)
         sys.exit(1)
 
 
@@ -348,8 +401,11 @@ def _failure(line: bytes) -> PenstockError | None:
     if not line.startswith(b"failed "):
         return None
     said = json.loads(line.removeprefix(b"failed "))
-    kind = getattr(errors, said["kind"], PenstockError)
-    return ConfigError(said["text"], said["hint"]) if kind is ConfigError else PenstockError(said["text"])
+    kind: type[PenstockError] = getattr(errors, said["kind"], PenstockError)
+    if kind is ConfigError:
+        return ConfigError(said["text"], said["hint"])
+    made_of_text = kind.__init__ is PenstockError.__init__
+    return kind(said["text"]) if made_of_text else PenstockError(said["text"])
 
 
 if __name__ == "__main__":

@@ -42,6 +42,23 @@ def test_everything_but_lost_and_found_and_users_is_moved(tmp_path: Path) -> Non
     assert placed(BrokerConfig(role="master"), Files(), tmp_path).role == "slave"
 
 
+def test_what_penstock_up_keeps_beside_the_first_node_stays(tmp_path: Path) -> None:
+    """Above all the other nodes: one of them may be the master by now."""
+    made(tmp_path)
+    stays = ["broker-a-2", "etcd", "etcd.log", "namesrv", "replica-2"]
+    for name in ("broker-a-2", "replica-2"):
+        made(tmp_path / name)
+        FolderLock(tmp_path / name / "lock", Files()).release()
+    for name in ("etcd", "namesrv"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "etcd.log").touch()
+    rejoin(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [*stays, "ha", "lock", "lost+found", "users.toml"]
+    )
+    assert (tmp_path / "replica-2" / "commitlog" / "file").is_file()
+
+
 def test_not_beside_a_broker_that_runs_and_not_without_a_set(tmp_path: Path) -> None:
     made(tmp_path / "a")
     lock = FolderLock(tmp_path / "a" / "lock", Files())

@@ -272,3 +272,14 @@ def test_an_epoch_that_could_not_be_written_down_is_not_led(tmp_path: Path, writ
     replica.lead_by(replica.set_id, 2, b"8 bytes.", 0, 9, alone=True)
     assert opened(tmp_path).epochs == replica.epochs == (Epoch(1, b"8 bytes!", 0), Epoch(2, b"8 bytes.", 9))
     assert opened(tmp_path).led
+
+
+def test_an_id_is_a_slaves_unless_the_folder_says_otherwise(tmp_path: Path) -> None:
+    config = BrokerConfig(broker_id=3)
+    with pytest.raises(ConfigError, match="broker_id cannot be 3 for a master"):
+        placed(config, Files(), tmp_path)
+    replica = Replica(Files(), tmp_path, "n")
+    replica.open(lossy=False)
+    for role, number in (("slave", 3), ("master", 0)):
+        replica.become(role)
+        assert placed(config, Files(), tmp_path).broker_id == number

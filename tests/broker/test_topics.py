@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from penstock.broker.rules import TopicRule
 from penstock.broker.topics import TopicTable
 from penstock.disk.files import Files
 from penstock.log.consumequeue import ConsumeQueue
@@ -48,6 +51,19 @@ def test_rules_of_the_configuration() -> None:
     assert (topics.create(b"bank-in", 4, 4).level, topics.create(b"bank-in", 4, 4).queue_count) == (1, 4)
     assert topics.create(b"bank-out", 4, 4).queue_count == 2
     assert topics.create(b"other", 4, 4).level == 0
+
+
+@pytest.mark.parametrize("rule", [{"queues": 2}, {"kind": "queue"}])
+def test_a_rule_changes_no_topic_of_before(rule: TopicRule) -> None:
+    """A start read it as if it were made anew: what lies in its other queues was out of sight, or the topic was gone."""
+    before = table()
+    before.create(b"Sure", 8, 8)
+    topics = table(rules=[(re.compile(".*"), rule)])
+    topics.load(before.as_table())
+    sure = topics.get(b"Sure")
+    assert sure is not None
+    assert (sure.read_queues, sure.write_queues, sure.queue_count) == (8, 8, 8)
+    assert topics.create(b"SCHEDULE_TOPIC_XXXX", 18, 18, announce=False).queue_count == 18  # the broker's own
 
 
 def test_topics_json_of_rocketmq_and_of_smartgo() -> None:

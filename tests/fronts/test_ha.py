@@ -170,6 +170,16 @@ def test_who_is_refused(master: Broker, changes: dict[str, object], reason: int)
     no_data(peer)
 
 
+def test_a_slave_that_is_refused_again_and_again_is_told_of_once(
+    master: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        peer = opened(master, hello(epoch=9))
+        assert (peer.frame() or pytest.fail("closed"))[0].kind == ha.REFUSE
+        peer.close()
+    assert caplog.text.count("slave refused") == 1
+
+
 def following(master: Broker, store_id: bytes = b"i" * 16) -> Peer:
     """A slave by hand that has acknowledged the whole log."""
     peer = opened(master, hello(store_id=store_id))

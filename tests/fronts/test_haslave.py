@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,36 @@ def test_a_greeting_that_wants_a_secret_of_a_node_that_has_none(slave: Broker) -
         with pytest.raises(WireError):
             told(session, ha.greeting(b"n" * 16, True))
         assert frames(session.take()[len(ha.OPENER) :]) == []
+
+    in_slave(slave, run)
+
+
+def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(slave: Broker) -> None:
+    def run(front: HaFront) -> None:
+        def why() -> object:
+            return next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"]
+
+        def met(data: Callable[[SlaveSession], bytes]) -> SlaveSession:
+            session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+            told(session, ha.greeting(b"n" * 16, False))
+            with suppress(WireError):
+                told(session, data(session))
+            return session
+
+        assert why() == "no master was heard yet"
+        with pytest.raises(WireError):
+            told(SlaveSession(front, "127.0.0.1:9", lambda: None), ha.greeting(b"n" * 16, True))
+        assert "wants a secret" in str(why())
+        met(lambda session: ha.refuse(1, ha.WRONG_SET, "its log is of another replica set"))
+        assert why() == "the master refuses this slave: its log is of another replica set"
+        met(lambda session: ha.refuse(1, ha.NOT_MASTER, "this broker is a slave itself"))  # asked in passing
+        assert "another replica set" in str(why())
+        met(lambda session: b"").lost()
+        assert "without a word" in str(why())
+        met(lambda session: accept(session, cut_to=5))
+        assert "cannot be copied here" in str(why())
+        assert met(accept).running
+        assert why() == "no master was heard yet"
 
     in_slave(slave, run)
 

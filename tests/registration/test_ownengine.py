@@ -185,6 +185,8 @@ def test_who_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert wanted(brokers, 3) is None  # a set that has begun without one
     (tmp_path / "d" / "etcd").mkdir()
     assert isinstance(wanted(brokers, 3), OwnEngine)
+    assert isinstance(wanted(brokers, 2), OwnEngine)  # it would fall behind
+    assert wanted(brokers, 1) is None
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(ConfigError, match="no etcd on PATH"):
         wanted(brokers, 3)

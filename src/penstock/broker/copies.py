@@ -104,7 +104,7 @@ class Copies:
         self.roll: Roll | None = None  # the set that the engine keeps
         self.replica: Replica | None = None  # who this node is, where it is part of a set
         self.engine_says: Callable[[int], dict[str, object]] | None = None  # where there is an engine: what it says
-        self.orphan = ""  # of a slave: why no master is there, where an engine says who it is
+        self._orphan = {"engine": "", "master": ""}  # of a slave: why it follows nobody, as it knows by whom
         self.master = ""  # of a slave: whom it follows
         self.master_written = 0  # where the master's log ended when it was heard last
         self.heard_ms = -1
@@ -171,10 +171,12 @@ class Copies:
         """There is an engine: what people are told of it."""
         self.engine_says = says
 
-    def note_orphan(self, why: str) -> bool:
-        """There is no master, and this node does not become it; whether that is news."""
-        news = why not in ("", self.orphan)
-        self.orphan = why
+    def note_orphan(self, why: str, by: str = "engine") -> bool:
+        """There is no master, and this node does not become it, or by the master: it does not follow that one; whether that is
+        news.
+        """
+        news = why not in ("", self._orphan[by])
+        self._orphan[by] = why
         return news
 
     def hear(self, master: str, written: int, mono_ms: int) -> None:
@@ -356,7 +358,8 @@ class Copies:
         end, flushed = store.end_position, store.flushed_position
         lag = max(0, self.master_written - end) if self.following else 0
         heard = mono_ms - self.heard_ms if self.heard_ms >= 0 else -1
-        why = (self.orphan or ("no master was heard yet" if heard < 0 else "")) if self.following else ""
+        reasons = (*self._orphan.values(), "no master was heard yet" if heard < 0 else "")
+        why = next(filter(None, reasons), "") if self.following else ""
         yield {
             "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,

@@ -203,6 +203,10 @@ class Mastership:
         end = store.end_position
         safe = replica.safe(store.flushed_position, self._copies.confirmed)
         if to < safe:
+            self._copies.note_orphan(
+                f"the master's log is ours up to {to} only, and ours is confirmed up to {safe}: nothing is cut",
+                by="master",
+            )
             if to != self._uncut:
                 self._uncut = to
                 self._complain(to, safe, master)

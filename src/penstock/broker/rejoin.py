@@ -11,12 +11,13 @@ from penstock.disk.files import Files
 from penstock.errors import ConfigError
 from penstock.log.checkpoint import FolderLock
 
-KEPT = {"lock", "lost+found", "users.toml"}
+_KEPT = {"lock", "lost+found", "users.toml", "ha"}
+_BESIDE = {"namesrv", "etcd", "etcd.log"}  # the registry's, and the engine's
 
 
 def rejoin(folder: Path, files: Files | None = None) -> Path:
-    """Move all but lost+found there, and let the node be a slave of the set it was of; where the rest is now. Locked when a
-    broker runs on the folder, ConfigError when the folder is of no replica set, StoreError. Done twice, or gone on with after
+    """Move all of this node there but lost+found, and let it be a slave of the set it was of; where the rest is now. Locked when
+    a broker runs on the folder, ConfigError when the folder is of no replica set, StoreError. Done twice, or gone on with after
     a crash, it ends in the same state.
     """
     files = files or Files()
@@ -31,8 +32,9 @@ def rejoin(folder: Path, files: Files | None = None) -> Path:
             raise ConfigError(f"{folder} is of no replica set", "Only the store of a slave or of a master with slaves.")
         part = begun[0] if begun else lost / f"store-{time.time_ns() // 1_000_000}.part"
         files.make_folder(part)
-        for name in sorted(set(files.names(folder)) - KEPT - {"ha"}):
-            files.rename(folder / name, part / name)
+        for name in sorted(set(files.names(folder)) - _KEPT - _BESIDE):
+            if not _is_brokers(folder / name):  # `penstock up` puts them inside the first one's
+                files.rename(folder / name, part / name)
         files.make_folder(part / "ha")
         for name in sorted(files.names(folder / "ha")):
             if not name.startswith("replica.json"):
@@ -49,3 +51,7 @@ def rejoin(folder: Path, files: Files | None = None) -> Path:
         return whole
     finally:
         lock.release()
+
+
+def _is_brokers(folder: Path) -> bool:
+    return (folder / "lock").exists()

@@ -87,12 +87,19 @@ def _account(files: Files, folder: Path) -> JsonObject:
 
 def placed(config: BrokerConfig, files: Files, folder: Path) -> BrokerConfig:
     """The settings with the role that a promotion or a change of places has given to this data folder, if any: the setting
-    `role` says what a node is at first.
+    `role` says what a node is at first. ConfigError for a master by it that would be found as a slave.
     """
     role = _account(files, folder).get("role", "")
     if role == "master":
         return replace(config, role="master", broker_id=0)
-    return _numbered(replace(config, role="slave")) if role == "slave" else config
+    if role == "slave":
+        return _numbered(replace(config, role="slave"))
+    if config.role == "master" and config.broker_id:
+        raise ConfigError(
+            f"broker_id cannot be {config.broker_id} for a master",
+            "Clients send to 0 alone: unset it, or set role=slave.",
+        )
+    return config
 
 
 def seated(config: BrokerConfig, leads: bool) -> BrokerConfig:

@@ -310,7 +310,8 @@ class TopicTable:
     ) -> LogTopic:
         """Make a topic, or change the one of that name. Refuses bad names, and what is beyond the limits.
 
-        They do not hold for the broker's own topics and those of before (`announce` is False)."""
+        They do not hold for the broker's own topics and those of before (`announce` is False), nor do kind and queues of the
+        rules."""
         check_topic_name(name)
         limits = self.limits
         most = limits.max_queues_per_topic if announce else QUEUES_MAX
@@ -329,7 +330,7 @@ class TopicTable:
                     http=_FULL,
                 )
             rule = self.rule(name)
-            if self._taken(name) or rule.get("kind") == "queue":
+            if self._taken(name) or (announce and rule.get("kind") == "queue"):
                 raise Refused(
                     f"topic[{name.decode()}] is a queue topic of the NSQ side",
                     nsq="E_BAD_TOPIC",
@@ -338,7 +339,7 @@ class TopicTable:
                 )
             if level is None:
                 level = _log_level(rule.get("level"), self._level)
-            if "queues" in rule:
+            if announce and "queues" in rule:
                 read_queues = write_queues = rule["queues"]
             topic = LogTopic(name, read_queues, write_queues, perm, level)
             self.by_name[name] = topic

@@ -315,8 +315,9 @@ def up(
     """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
     gc.disable()  # nothing of what a start makes is garbage; `serve` goes on collecting
     from penstock.config import BrokerConfig, defaults
+    from penstock.registration.ownengine import wanted
     from penstock.serve import run
-    from penstock.supervisor import members, supervise
+    from penstock.supervisor import check_masters, members, supervise
     from penstock.supervisor import replicas as with_slaves
 
     if level is not None:
@@ -335,13 +336,14 @@ def up(
         return with_slaves(members(broker, brokers), replicas), registry
 
     configs = with_slaves(members(broker, brokers), replicas)
+    engine = wanted(configs, replicas)
+    if engine is None and not broker.engine:
+        check_masters(configs)
     if len(configs) == 1:
         run(broker, registry, read=read, beside=beside)
     else:
-        from penstock.registration.ownengine import wanted
-
         gc.enable()
-        supervise(configs, registry, read_all, beside=beside, engine=wanted(configs, replicas))
+        supervise(configs, registry, read_all, beside=beside, engine=engine)
 
 
 def _console_beside(port: int, addresses: Mapping[str, object]) -> None:

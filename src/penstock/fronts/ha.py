@@ -106,7 +106,8 @@ class MasterSession(HaSession):
         return data
 
     def _refuse(self, reason: int, text: str, master: str = "") -> None:
-        log.log(self._level, "slave refused peer=%s reason=%d %s", self.remote, reason, text)
+        if self.front.told.is_news(f"{self.remote.rpartition(':')[0]} {text}", self.broker.mono_ms):
+            log.log(self._level, "slave refused peer=%s reason=%d %s", self.remote, reason, text)
         self.say(ha.refuse(self.front.replica.epoch, reason, text, master))
         self.end()
 

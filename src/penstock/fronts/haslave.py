@@ -25,6 +25,10 @@ from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
 
+_UNANSWERED = (
+    "the master has ended the connection without a word, as where ha_secret_file is another one: its log says why"
+)
+_SECRET_WANTED = "the master wants a secret: set ha_secret_file"
 UNSAID_BYTES_MAX = 1 << 20  # are acknowledged at once: the master has a window
 
 
@@ -81,7 +85,8 @@ class SlaveSession(HaSession):
             return 0
         nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
         if secret and not self.front.secret:
-            raise WireError("the master wants a secret: set ha_secret_file")
+            self.broker.copies.note_orphan(_SECRET_WANTED, by="master")
+            raise WireError(_SECRET_WANTED)
         self.say(ha.hello(self.hello(), self.front.secret, nonce))
         self.unanswered = True
         return ha.GREETING_BYTES
@@ -94,8 +99,10 @@ class SlaveSession(HaSession):
             self.refusal = "it is RocketMQ's, and this node is of a set of ours"
         else:
             self.bare = True
-        if self.refusal and self._is_news("bare"):
-            log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
+        if self.refusal:
+            self.broker.copies.note_orphan(f"the master cannot be followed: {self.refusal}", by="master")
+            if self._is_news("bare"):
+                log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
         self.end()
 
     def hello(self) -> ha.Hello:
@@ -132,7 +139,11 @@ class SlaveSession(HaSession):
             kind, _, body = ha.read_meta(self.body(head, owner))
             self.taking.take(kind, body)
         elif head.kind == ha.ACCEPT and not self.running:
-            self._accepted(head, self._proved(head, owner))
+            try:
+                self._accepted(head, self._proved(head, owner))
+            except WireError as error:
+                self.broker.copies.note_orphan(str(error), by="master")
+                raise
         elif head.kind == ha.SPOOL and self.running and head.epoch == self.epoch:
             self._mirror(ha.read_spool(head, self.body(head, owner)))
         elif self.running and self.exchanged(head, owner, self.epoch):
@@ -141,6 +152,8 @@ class SlaveSession(HaSession):
             reason, text = ha.read_refuse(self.body(head, owner))
             self.refusal = text
             self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
+            if not self.not_master:
+                self.broker.copies.note_orphan(f"the master refuses this slave: {text}", by="master")
             if self._is_news(f"refused {reason}"):
                 log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
             self.end()
@@ -184,6 +197,7 @@ class SlaveSession(HaSession):
         self.epoch = head.epoch
         self.running = True
         self.front.told.over()
+        self.broker.copies.note_orphan("", by="master")
         self.exchange_with(told.about)
         self.say(ha.start(self.epoch, store.end_position))
         log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
@@ -214,9 +228,10 @@ class SlaveSession(HaSession):
             log.error("not taken over error=%s", error)
 
     def lost(self) -> None:
-        if self.unanswered and not self.closing and self._is_news("unanswered"):
-            log.warning("the master has ended the connection without a word, as it does where ha_secret_file is another one: its "
-                        "log says why master=%s", self.remote)  # fmt: skip
+        if self.unanswered and not self.closing:
+            self.broker.copies.note_orphan(_UNANSWERED, by="master")
+            if self._is_news("unanswered"):
+                log.warning(_UNANSWERED + " master=%s", self.remote)
         if self.running:
             self.front.mastership.hear_master(False)
             self.front.follow_at("")

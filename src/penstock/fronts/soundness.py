@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from pathlib import Path
 
 from penstock.access.rights import read_rights
-from penstock.broker.replica import check_role
+from penstock.broker.replica import check_role, placed
 from penstock.broker.rules import topic_rules
+from penstock.broker.topics import check_topic_name
 from penstock.config import BrokerConfig, RegistryConfig, parts
-from penstock.errors import ConfigError
+from penstock.disk.files import Files
+from penstock.errors import ConfigError, Refused
 from penstock.fronts.flags import LEVELS
 from penstock.log.options import delay_levels
 from penstock.logs import FORMATS
 from penstock.security import security_of
 from penstock.tls import door, server_tls, share_certificate
 from penstock.wire.addresses import REGISTRY_PORT, split_address
+from penstock.wire.layout import TOPIC_BYTES_MAX
+from penstock.wire.names import REPLY_SUFFIX
 
 _HOST = re.compile(r"[\w.-]+")
 _DOORS = ("remoting_tls", "ha_tls", "registry_tls", "lookup_tls")
 _LISTENERS = ("host", "nsq_host", "http_host", "https_host", "ha_host", "lookup_host", "lookup_http_host")
-_NAME_CHARS_MAX = 255
 
 
 def check_settings(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
@@ -106,11 +110,17 @@ def _check_host(name: str, host: str) -> None:
 
 def _check_broker(config: BrokerConfig) -> None:
     check_role(config)
+    if not config.engine:
+        placed(config, Files(), Path(config.data))
     topic_rules(config.topic)
-    for name in ("broker_name", "cluster_name"):
+    for name, suffix in (("broker_name", ""), ("cluster_name", REPLY_SUFFIX)):
         text = getattr(config, name)
-        if not 0 < len(text) <= _NAME_CHARS_MAX or not text.isprintable() or set(text) & set(" /;,"):
-            raise ConfigError(f"{name} cannot be {text!r}", "It is 1 to 255 characters, no space and none of / ; ,")
+        try:
+            check_topic_name(text.encode() + suffix.encode() if text else b"")
+        except Refused:
+            most = TOPIC_BYTES_MAX - len(suffix)
+            hint = f"It is 1 to {most} letters, digits, - _ % and |, for it is a topic's name as well."
+            raise ConfigError(f"{name} cannot be {text!r}", hint) from None
     try:
         delay_levels(config.message_delay_level)
     except ValueError as error:

@@ -38,14 +38,17 @@ _DIE_WITH_PARENT = 1  # of prctl(2)
 
 
 def wanted(brokers: Sequence[BrokerConfig], replicas: int) -> OwnEngine | None:
-    """The engine for these brokers, where they are to have one of their own: a set of `NODES_MIN` or more that begins, or has
-    begun with it. ConfigError when it is there no more.
+    """The engine for these brokers, where they are to have one of their own: a set of `NODES_MIN` or more that begins, or one
+    that has begun with it, with however many nodes it goes on: what it holds must not fall behind. ConfigError when it is there
+    no more.
     """
     first = brokers[0]
-    if first.engine or replicas < NODES_MIN:
+    if first.engine or replicas == 1:
         return None
     folder, program = Path(first.data) / "etcd", shutil.which("etcd")
     if not folder.is_dir():
+        if replicas < NODES_MIN:
+            return None
         known = any((Path(one.data) / "ha" / "replica.json").exists() for one in brokers)
         return None if known or program is None else OwnEngine(program, folder)
     if program is None:
