@@ -50,6 +50,8 @@ class Cluster:
         handlers: dict[int, Handler] | None = None,
         security: Security | str | Path | None = None,
     ) -> None:
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is above 0, not {timeout_s}")
         self.security = security_of(security)
         self.clock = clock or Clock()
         self.timeout_s = timeout_s

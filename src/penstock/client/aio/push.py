@@ -93,7 +93,7 @@ class PushConsumer:
             window_count=window_count, window_bytes=window_bytes,
             in_flight_max=concurrency if in_flight_max is None else in_flight_max, kind=kind,
             allocate=allocate, offsets_folder=offsets_folder or Path.home() / ".penstock" / "offsets",
-            timeout_s=timeout_s, security=security_of(security),
+            timeout_s=timeout_s, consume_timeout_s=consume_timeout_s, security=security_of(security),
         )  # fmt: skip
         self._settings = settings
         self._nsqd = direct(nsqd, NSQ_PORT)
