@@ -12,7 +12,7 @@ from penstock.aio import Admin, PullConsumer
 from penstock.client.aio.producer import Producer
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
-from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, PenstockError, TimedOut
+from penstock.errors import BrokerRefused, ClientError, Closed, ConnectionLost, NoRoute, PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
 
 Fresh = Callable[[str], str]
@@ -237,3 +237,11 @@ async def test_another_broker_takes_over(own_cluster, second_broker) -> None:  #
 def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         Producer("127.0.0.1:1", **wrong)
+
+
+async def test_one_that_is_closed_is_not_started_again(registry: str, fresh: Fresh) -> None:
+    producer = await Producer(registry).start()
+    async with producer:  # started twice is started once
+        await producer.send(Message(fresh("once"), b"x"))
+    with pytest.raises(Closed, match="make a new one"):
+        await producer.start()

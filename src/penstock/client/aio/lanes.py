@@ -75,6 +75,11 @@ class Lanes:
         """Whether as much is under way as may be."""
         return self.under_way >= self._buffer_bytes
 
+    def check_open(self) -> None:
+        """Closed after `close`."""
+        if not self._open:
+            raise Closed("the client is closed: make a new one")
+
     def check_room(self) -> None:
         """BufferFull when as much is under way as may be."""
         if self.full:
@@ -143,8 +148,7 @@ class Lanes:
             self._go(lane)
 
     def _begin(self, send: Waiting) -> None:
-        if not self._open:
-            raise Closed("the client is closed")
+        self.check_open()
         lane = self._lane(send)
         if lane is None:
             lane = Lane(None)

@@ -118,8 +118,9 @@ class Producer:
         )  # fmt: skip
 
     async def start(self) -> Producer:
-        """Connect to a name server. ConnectionLost when none answers."""
-        if self._nsqd:
+        """Connect to a name server. ConnectionLost when none answers; Closed after `close`: make a new one."""
+        self.lanes.check_open()
+        if self._nsqd or self._cluster.is_open:
             return self
         await self._cluster.start()
         try:
