@@ -103,6 +103,9 @@ class Listeners:
         assert listener is not None
         try:
             done = self._within(listener, message)
+            if inspect.iscoroutine(done):
+                done.close()
+                raise TypeError("the listener returned a coroutine that nobody awaits: make it an `async def` itself")
         except BaseException as error:  # SystemExit, too: the message is given back, and whoever called works on
             return self._outcome(error, message)
         return self._made_of(done, message)
