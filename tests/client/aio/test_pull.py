@@ -201,3 +201,17 @@ async def test_a_position_is_a_number_and_a_moment_a_time(registry: str, fresh: 
             with pytest.raises(ValueError, match="time"):
                 await consumer.seek_to_time(moment)  # type: ignore[arg-type]
         assert await bodies(consumer, queue) == [b"0"]
+
+
+async def test_what_is_read_of_an_assigned_queue_can_be_changed(registry: str, fresh: Fresh) -> None:
+    topic = fresh("reassigned")
+    async with Producer(registry) as producer:
+        queue = (await producer.queues(topic))[0]
+        await producer.send_batch([Message(topic, b"%d" % i, tags="ab"[i % 2]) for i in range(6)], queue=queue)
+    async with PullConsumer(registry) as consumer:
+        await consumer.assign(topic, [queue], tags="a", start="first")
+        assert await bodies(consumer, queue, 2) == [b"0", b"2"]
+        await consumer.assign(topic, [queue], tags="b")
+        assert await bodies(consumer, queue) == [b"5"]  # from its position on
+        await consumer.seek_to_start(queue)
+        assert await bodies(consumer, queue) == [b"1", b"3", b"5"]

@@ -85,6 +85,12 @@ class _Position:
             self.pull = asyncio.create_task(pull())
         return self.pull
 
+    def select(self, wanted: Subscription) -> None:
+        """Read these of the messages from now on: what is ready was chosen by another wish."""
+        if wanted != self.subscription:
+            self.move(self.next_offset)
+            self.subscription = wanted
+
     def move(self, offset: int) -> None:
         """Go on elsewhere: what is ready, or on its way, is let go."""
         if self.pull is not None:
@@ -156,12 +162,14 @@ class PullConsumer:
         (``a || b``), or those for whose properties the expression `where` is true. ValueError when it is none.
 
         `start` is "first", "last", "committed" (where the group committed, else the first), or a time: an aware
-        datetime or ms since the epoch. Queues already assigned keep their position.
+        datetime or ms since the epoch. Queues already assigned keep their position; what is read of them may change.
         """
         wanted = selection(topic, tags, where)
         chosen = list(await self.queues(topic) if queues is None else queues)
         for queue in chosen:
-            if queue not in self._positions:
+            if queue in self._positions:
+                self._positions[queue].select(wanted)
+            else:
                 self._positions[queue] = _Position(wanted, await self._offset(queue, start))
         return chosen
 
