@@ -239,6 +239,8 @@ class PushConsumer:
         await self._cluster.send_heartbeats()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
+        if not self._started:
+            raise Closed("the consumer was never started: nothing would come")
         return self.dispatcher.iterate()
 
     @property
