@@ -16,6 +16,8 @@ def test_one_key_may_be_given_as_it_is() -> None:
 
 
 def test_what_no_message_can_be() -> None:
+    with pytest.raises(TypeError, match="a str, not NoneType"):
+        Message(None, b"x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="bytes, not str"):
         Message("T", "text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not both"):

@@ -135,14 +135,14 @@ class Authority:
         }
         loop = asyncio.get_running_loop()
         rights = await loop.run_in_executor(None, self.query, values)
-        if not session.closing:
+        if not session.ended:
             self.begin()
             done(rights)
-        while rights is not None and rights.rules and not session.closing:
+        while rights is not None and rights.rules and not session.ended:
             old_s = loop.time() + rights.ttl_s
-            while loop.time() < old_s and not session.closing:
+            while loop.time() < old_s and not session.ended:
                 await asyncio.sleep(min(LOOK_S, max(0.0, old_s - loop.time())))
-            if not session.closing:
+            if not session.ended:
                 rights = await loop.run_in_executor(None, self.query, values)
                 session.grant(rights or NONE)
 

@@ -42,6 +42,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):  # one key, given as it is: the most natural slip
             msgspec.structs.force_setattr(self, "keys", (self.keys,))
+        if not isinstance(self.topic, str):
+            raise TypeError(f"a message's topic is a str, not {type(self.topic).__name__}")
         if not isinstance(self.body, bytes):
             raise TypeError(f"a message's body is bytes, not {type(self.body).__name__}")
         if self.delay_level and self.deliver_at_ms is not None:

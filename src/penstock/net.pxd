@@ -9,7 +9,7 @@ cdef class Connection:
     cdef bytes _refusal, _left
     cdef bytearray _large
     cdef public bint dirty, to_slave
-    cdef bint _counted, _reading, _stopped, _ending, _stops, _closes
+    cdef bint _counted, _reading, _stopped, _ending, _heard_out, _stops, _closes
     cdef public long long heard_ms
     cdef long long _memory, _unsent, _filled, _frame_ms, _full_ms
 

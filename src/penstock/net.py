@@ -99,7 +99,7 @@ class Connection:
         self._left = b""
         self._large: bytearray | None = None
         self._filled = self._frame_ms = self._full_ms = self.heard_ms = 0
-        self._ending = self.dirty = False
+        self._ending = self._heard_out = self.dirty = False
         self.session: Session | None = None
         self.transport: asyncio.Transport | None = None
 
@@ -279,14 +279,17 @@ class Connection:
 
     def eof_received(self) -> bool:
         """The peer sends nothing more: what its session still answers is written before the end."""
-        if (eof := getattr(self.session, "eof", None)) is not None and not self._stopped:
-            self._net.begin()
-            try:
-                eof()
-                self.flush()
-            except Exception as error:
-                self._net.broken(self.remote, error)
-        return False
+        if (eof := getattr(self.session, "eof", None)) is None or self._stopped:
+            return False
+        self._net.begin()
+        try:
+            eof()
+            self.flush()
+        except Exception as error:
+            self._net.broken(self.remote, error)
+            return False
+        self._heard_out = True
+        return not self._ending
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -325,12 +328,10 @@ class Connection:
             self.close()
 
     def _end(self, transport: asyncio.Transport) -> None:
-        """The session has said its last word. The peer may be in the middle of a sentence: it is heard out, or the word
-        would be lost with the reset that unread bytes cause; the next sweep closes for good.
-        """
+        """The last word is said. A peer in mid-sentence is heard out until a sweep, or the reset would swallow the word."""
         self._ending = True
         try:
-            transport.write_eof()
+            transport.close() if self._heard_out else transport.write_eof()
         except (OSError, RuntimeError, NotImplementedError):
             transport.close()
 

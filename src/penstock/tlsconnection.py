@@ -358,7 +358,9 @@ class TlsConnection(asyncio.BufferedProtocol):
                 self.close()
 
     def eof_received(self) -> bool:
-        if self._inner is not None and not self._inner.eof_received() and self._records is not None:
+        if self._inner is not None and self._inner.eof_received():
+            return True
+        if self._records is not None:
             self._records.close()
         return False
 

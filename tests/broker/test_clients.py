@@ -23,9 +23,21 @@ def test_clients_come_and_go() -> None:
     assert not clients.consumer_heard("g", member("1", here), {}, {"T": Subscription("T", version=1)})
     assert clients.consumers["g"].subscriptions["T"].expression == "A"
     assert clients.consumer_heard("g", member("1", there), {}, {"T": Subscription("T")})  # a reconnected client
-    assert [group.name for group in clients.leave("2", "", "g")] == ["g"]
+    assert [group.name for group in clients.leave(there, "2", "", "g")] == ["g"]
     clients.producer_heard("p", member("3", there))
     assert clients.lost(there) == []  # the last member went: nobody is left to be told
+    assert (clients.consumers, clients.producers) == ({}, {})
+
+
+def test_the_goodbye_of_an_old_connection_is_not_that_of_a_new_one() -> None:
+    """A program that is started anew under the same id comes before the old one has gone."""
+    clients, old, new = ClientTable(), SimpleNamespace(remote="a"), SimpleNamespace(remote="b")
+    for peer in (old, new):
+        clients.consumer_heard("g", member("1", peer), {}, {})
+        clients.producer_heard("p", member("1", peer))
+    assert clients.leave(old, "1", "p", "g") == []
+    assert list(clients.consumers["g"].members) == list(clients.producers["p"]) == ["1"]
+    assert clients.leave(new, "1", "p", "g") == []
     assert (clients.consumers, clients.producers) == ({}, {})
 
 

@@ -31,3 +31,16 @@ def test_they_are_there_after_every_start(tmp_path: Path) -> None:
     side.reopen(clean=False)
     assert set(side.broker.topics.by_name) == made
     side.close()
+
+
+def test_those_that_were_left_without_queues_get_them_back(tmp_path: Path) -> None:
+    """Former versions let an administrator do that; the broker did not start any more."""
+    side = Side(tmp_path)
+    queues = {name: topic.queue_count for name, topic in side.broker.topics.by_name.items()}
+    for name in queues:
+        side.broker.topics.create(name, 0, 0, 0)
+    side.reopen(clean=True)
+    assert {name: topic.queue_count for name, topic in side.broker.topics.by_name.items() if name != b"TBW102"} == {
+        name: count for name, count in queues.items() if name != b"TBW102"
+    }
+    side.close()

@@ -15,7 +15,7 @@ import penstock
 from penstock import Message, aio
 from penstock.client.blocking import Producer, PullConsumer, PushConsumer
 from penstock.client.blockingadmin import Admin
-from penstock.errors import ConnectionLost, NoRoute
+from penstock.errors import Closed, ConnectionLost, NoRoute
 
 Fresh = Callable[[str], str]
 
@@ -120,3 +120,13 @@ async def test_a_blocking_call_in_the_loop_is_refused() -> None:
             portal().run(asyncio.sleep(0))
 
     await asyncio.to_thread(portal().run, inside())
+
+
+@pytest.mark.parametrize("where", [{}, {"nsqd": "127.0.0.1:1"}])
+def test_who_iterates_over_a_consumer_that_was_never_started_is_told(where: dict[str, str]) -> None:
+    consumer = PushConsumer("G", "127.0.0.1:1", **where)  # type: ignore[arg-type]
+    with pytest.raises(Closed, match="never started"):
+        next(iter(consumer))
+    consumer.close()
+    with pytest.raises(Closed):
+        iter(consumer)

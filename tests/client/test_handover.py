@@ -129,7 +129,10 @@ def test_a_callback_may_send_but_not_wait(registry: str, fresh: Fresh) -> None:
 def test_a_message_that_cannot_be_sent_costs_no_other(registry: str, fresh: Fresh) -> None:
     topic = fresh("bad")
     with Producer(registry) as producer:
-        messages = [Message(topic, b"1"), Message(None, b""), Message(b"bytes", b""), Message(topic, b"2")]  # type: ignore[arg-type]
+        odd: tuple[str, ...] = (1,)  # type: ignore[assignment]
+        messages = [
+            Message(topic, b"1"), Message(topic, b"", keys=odd), Message(topic, b"", properties={"": "x"}), Message(topic, b"2"),
+        ]  # fmt: skip
         sends = [producer.send_nowait(message) for message in messages * 3]
         for number, send in enumerate(sends):
             if number % 4 in (0, 3):

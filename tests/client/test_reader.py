@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -186,3 +188,31 @@ async def test_one_lock_for_two_threads(registry: str, fresh: Fresh) -> None:
             *(asyncio.to_thread(reader.fetch, queue, i, max_count=1, durable=False) for i in range(20))
         )
     assert [r.next_offset for r in results] == list(range(1, 21))
+
+
+FORKS = """
+import os, sys
+from penstock.client.reader import LogReader
+
+registry, topic = sys.argv[1:]
+reader = LogReader(registry)
+queue = reader.queues(topic)[0]
+assert reader.fetch(queue, 0, durable=False, max_count=1, until=2).next_offset == 1  # and the next is asked for ahead
+ports = lambda: {line._socket.getsockname() for line in reader._lines.values()}
+parents = ports()
+child = os.fork()
+if not child:
+    assert reader.fetch(queue, 1, durable=False).next_offset == 2
+    os._exit(not ports() or not parents.isdisjoint(ports()))
+assert os.waitpid(child, 0)[1] == 0
+assert reader.fetch(queue, 1, durable=False).next_offset == 2
+reader.close()
+print("whole")
+"""
+
+
+def test_a_child_process_reads_by_connections_of_its_own(registry: str, fresh: Fresh) -> None:
+    queue = fill(registry, fresh("forked"), 2)
+    arguments = [sys.executable, "-c", FORKS, registry, queue.topic]
+    told = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+    assert (told.stdout, told.returncode) == ("whole\n", 0), told.stderr

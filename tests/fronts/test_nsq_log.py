@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,3 +241,21 @@ def test_what_is_due_during_a_pause_waits_for_its_end(broker: Broker, topic: byt
     assert reader.message().body == b"late"
     for one in (peer, reader):
         one.close()
+
+
+def test_topics_that_are_closed_to_senders_are_so_by_this_door_too(broker: Broker) -> None:
+    """A record in the topic of ends would end other people's transactions at the next start."""
+    with Admin(broker.registry) as admin:
+        admin.create_topic("events-read-only", perm=4)
+    for name in (b"RMQ_SYS_TRANS_OP_HALF_TOPIC", b"SCHEDULE_TOPIC_XXXX", b"rmq_sys_penstock_done", b"events-read-only"):
+        for command, verb in ((b"PUB %s\n", b"PUB"), (b"DPUB %s 5\n", b"DPUB")):
+            peer = NsqPeer(broker.nsq)
+            answer = peer.ask(command % name + sized(b"0,1"))
+            assert answer == b"E_%s_FAILED %s failed topic %s is closed to senders" % (verb, verb, name)
+            peer.close()
+        request = urllib.request.Request(f"http://{broker.http}/pub?topic={name.decode()}", b"0,1", method="POST")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=60)
+        assert refused.value.code == 403
+        refused.value.close()
+    assert stored(broker, "events-read-only") == []

@@ -51,6 +51,14 @@ def test_the_schedule_and_the_jobs_read_what_the_broker_accepted(name: str, valu
         assert stored == RULE.due_ms(properties, NOW)
 
 
+@pytest.mark.parametrize(("name", "value"), [("TIMER_DELAY_SEC", "9" * 18), ("TIMER_DELAY_MS", "9" * 18)])
+def test_a_moment_that_fits_no_clock_is_refused(name: str, value: str) -> None:
+    with pytest.raises(Refused, match=f"{name} is too far ahead") as caught:
+        RULE.due_ms({name: value}, NOW)
+    assert caught.value.remoting == 13
+    assert due_by_properties({name: value + "000"}, NOW) == 10**18 - 1  # of another broker's log
+
+
 def test_a_stored_record_without_sense_is_due_at_once() -> None:
     assert due_by_properties({"TIMER_DELAY_MS": "soon"}, NOW) == NOW
     assert due_by_properties({"TIMER_DELAY_MS": "soon", "TIMER_DELAY_SEC": "1"}, NOW) == NOW + 1_000

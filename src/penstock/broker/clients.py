@@ -165,14 +165,18 @@ class ClientTable:
         online.describe(about)
         return online.subscribe(subscriptions) or changed
 
-    def leave(self, client_id: str, producer_group: str, consumer_group: str) -> list[ConsumerGroup]:
-        """A client says goodbye to its groups. The consumer groups whose members must be told."""
-        if producer_group:
+    def leave(self, peer: Peer, client_id: str, producer_group: str, consumer_group: str) -> list[ConsumerGroup]:
+        """A client says goodbye to its groups. The consumer groups whose members must be told. One that has come back under
+        the same id by another connection stays, as in RocketMQ.
+        """
+        producer = self.producers.get(producer_group, {}).get(client_id)
+        if producer is not None and producer.peer is peer:
             self._drop_producer(producer_group, client_id)
-        online = self.consumers.get(consumer_group) if consumer_group else None
-        if online is not None and online.members.pop(client_id, None) is not None:
-            return self._thinned(online)
-        return []
+        online = self.consumers.get(consumer_group)
+        if online is None or client_id not in online.members or online.members[client_id].peer is not peer:
+            return []
+        del online.members[client_id]
+        return self._thinned(online)
 
     def lost(self, peer: Peer) -> list[ConsumerGroup]:
         """A connection is gone, and all that was behind it."""

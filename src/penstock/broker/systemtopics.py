@@ -22,7 +22,7 @@ _PERM_ALL = PERM_BOTH | PERM_INHERIT
 
 
 def make_system_topics(config: BrokerConfig, topics: TopicTable, levels: int) -> None:
-    """Make those that are missing; `levels`: of delays."""
+    """Make those that are missing, or were left without queues; `levels`: of delays."""
     make = topics.create
     if config.auto_create_topic_enable:
         make(
@@ -44,9 +44,11 @@ def make_system_topics(config: BrokerConfig, topics: TopicTable, levels: int) ->
         (DONE_TOPIC, 1, PERM_BOTH),
     ]
     for name, queues, perm in wanted:
-        if topics.get(name) is None:
+        known = topics.get(name)
+        if known is None or not known.queues:
             make(name, queues, queues, perm, announce=False)
-    if topics.get(names.SINK_TOPIC) is None:
+    sinks = topics.get(names.SINK_TOPIC)
+    if sinks is None or not sinks.queues:
         make(names.SINK_TOPIC, 1, 1, PERM_READ, announce=False, level=LEVEL_DISK)
 
 

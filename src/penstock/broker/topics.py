@@ -58,7 +58,10 @@ _CONFLICT, _FULL = 409, 503  # HTTP's statuses
 _NAME = re.compile(LOG_NAME)
 # Closed to senders (rocketmq.md §9.1).
 PROTECTED = frozenset(
-    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, SINK_TOPIC)
+    (
+        SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, SINK_TOPIC,
+        DONE_TOPIC,
+    )
 )  # fmt: skip
 
 log = logging.getLogger("penstock.broker")

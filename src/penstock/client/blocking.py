@@ -296,6 +296,7 @@ class PushConsumer(Client):
         portal().run(self._inner.unsubscribe(topic))
 
     def __iter__(self) -> Iterator[Delivery]:
+        aiter(self._inner)  # Closed before the start
         return Iteration(self._handout)
 
 

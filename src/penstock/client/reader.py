@@ -1,13 +1,15 @@
 """Reading a cluster with plain blocking sockets: no event loop, no thread, no group membership.
 
 Made for Spark tasks and tools. One `LogReader` belongs to one task at a time; a lock keeps a second thread's calls
-from mixing with it, no more.
+from mixing with it, no more. In a forked child a reader has connections of its own.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
@@ -81,6 +83,7 @@ class LogReader:
         self._asked_s: dict[str, float] = {}  # when each route was asked for
         self._lock = threading.RLock()
         self._ahead: tuple[Pull, Line, RemotingCommand] | None = None  # what was asked, where, the request
+        _readers.add(self)
 
     def __enter__(self) -> LogReader:
         return self
@@ -94,6 +97,12 @@ class LogReader:
             for line in self._lines.values():
                 line.close()
             self._lines.clear()
+
+    def _leave_to_parent(self) -> None:
+        """This process is a child of the one that made the reader, whose connections are not ours: make others."""
+        self._lock = threading.RLock()
+        self._ahead = None
+        self.close()  # which the parent's end of them does not notice
 
     def line(self, address: tuple[str, int], timeout_s: float | None = None) -> Line:
         """A new connection. ConnectionLost."""
@@ -286,5 +295,16 @@ class LogReader:
             del self._lines[address]
             raise
 
+
+_readers: weakref.WeakSet[LogReader] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In the child."""
+    for reader in list(_readers):
+        reader._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 _HIDDEN = frozenset((*names.SYSTEM_TOPICS, "DefaultCluster"))

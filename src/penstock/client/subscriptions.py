@@ -107,6 +107,8 @@ def start_ms(start: Start) -> int | None:
         if start not in ("first", "last"):
             raise ValueError(f"start is first, last, or a time, not {start!r}")
         return None
+    if not isinstance(start, int) or isinstance(start, bool):  # seconds with a fraction, say
+        raise ValueError(f"a time is an aware datetime, or whole ms since the epoch, not {start!r}")
     return start
 
 

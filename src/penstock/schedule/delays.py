@@ -22,6 +22,7 @@ from penstock.words import MS_A_SECOND
 
 LEVEL = names.DELAY
 DIGITS_MAX = 18
+DUE_END_MS = 1_000_000_000_000_000_000  # a moment has at most so many digits, too: 64 bits hold no more
 
 
 class Timer(NamedTuple):
@@ -55,7 +56,7 @@ def due_by_properties(properties: Mapping[str, str], store_ms: int) -> int:
     """The timestamp that the timer properties of a stored record ask for; store_ms when there is none to be read."""
     for timer in TIMERS:
         try:
-            return timer.due_ms(max(0, int(properties[timer.name])), store_ms)
+            return min(timer.due_ms(max(0, int(properties[timer.name])), store_ms), DUE_END_MS - 1)
         except (KeyError, ValueError):
             continue
     return store_ms
@@ -85,5 +86,7 @@ class DelayRule:
                     due = timer.due_ms(digits(properties[timer.name]), now_ms)
                 except ValueError:
                     raise Refused(f"{timer.name} is not a number", remoting=ResponseCode.MESSAGE_ILLEGAL) from None
+                if due >= DUE_END_MS:
+                    raise Refused(f"{timer.name} is too far ahead", remoting=ResponseCode.MESSAGE_ILLEGAL)
                 return due if due > now_ms else None
         return None

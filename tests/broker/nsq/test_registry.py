@@ -116,3 +116,17 @@ def test_a_log_topic_of_another_protocol_is_found_by_its_name(tmp_path: Path) ->
     topic.channel(b"c")
     assert side.queueing.log_channels(b"Rocket", b"c") is topic
     side.close()
+
+
+def test_what_the_broker_needs_for_itself_is_not_deleted(tmp_path: Path) -> None:
+    """Nor by a client of NSQ, who deletes a log topic with everything in it."""
+    side = Side(tmp_path, topic=RULES)
+    registry: Registry = side.queueing.registry
+    for name in (b"RMQ_SYS_TRANS_HALF_TOPIC", b"TBW102", b"rmq_sys_penstock_done"):
+        with pytest.raises(Refused, match="the broker's own") as refused:
+            registry.delete(registry.topic(name))
+        assert refused.value.http == 403
+        assert name in side.broker.topics.by_name
+    registry.delete(registry.topic(b"log-1"))
+    assert b"log-1" not in side.broker.topics.by_name
+    side.close()

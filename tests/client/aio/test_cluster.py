@@ -67,3 +67,10 @@ async def test_refusals() -> None:
             await cluster.ask_registry(RemotingCommand(206))
         assert (caught.value.code, caught.value.remark, caught.value.retryable) == (16, "no", False)
         await cluster.close()
+
+
+def test_a_time_without_length_is_refused_at_once() -> None:
+    """Such a client could do nothing, and would say that it cannot connect."""
+    for timeout_s in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="timeout_s is above 0"):
+            Cluster("127.0.0.1:9876", timeout_s=timeout_s)

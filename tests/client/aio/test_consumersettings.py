@@ -30,6 +30,7 @@ def test_they_are_a_value() -> None:
         {"model": "x"}, {"kind": "x"},
         {"start": "middle"}, {"start": datetime(2026, 1, 1)}, {"concurrency": 0}, {"attempts_max": 0},
         {"window_count": 0}, {"window_bytes": -1}, {"in_flight_max": 0}, {"timeout_s": 0},
+        {"consume_timeout_s": -1}, {"window_count": float("nan")}, {"start": 1.5},
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_at_once(wrong: dict[str, object]) -> None:

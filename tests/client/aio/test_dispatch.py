@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import msgspec
+import pytest
 
 from client.aio.hands import Hand
 from client.scripted import message
@@ -63,6 +64,23 @@ async def test_a_message_in_order_waits_until_the_iteration_has_settled_it() -> 
     assert not waiting.done()
     await delivery.ack()
     await asyncio.wait_for(waiting, 10)
+    assert hand.outcomes == [None]
+    dispatcher.listeners.close()
+
+
+async def test_a_wait_that_is_given_up_is_not_the_end_of_the_iteration() -> None:
+    dispatcher, hand = Dispatcher(Listeners("G", None, threads=1, timeout_s=20)), Hand()
+    messages = dispatcher.iterate()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(messages), 0.01)
+    dispatcher.offer([hand], [message(1)])
+    assert (await anext(messages)).body == b"m1"
+    assert hand.outcomes == []
+    dispatcher.stop()
+    with pytest.raises(StopAsyncIteration):
+        await anext(messages)
+    await hand.wait_for(1)
     assert hand.outcomes == [None]
     dispatcher.listeners.close()
 

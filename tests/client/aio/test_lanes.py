@@ -114,7 +114,7 @@ async def test_a_delay_that_is_a_property_is_obeyed(registry: str, fresh: Fresh)
 
 async def test_linger_waits_for_company(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, sent = fresh("linger"), Sent(monkeypatch)
-    async with Producer(registry, linger_ms=60_000, batch_bytes=2_000) as producer:
+    async with Producer(registry, send_timeout_s=120, linger_ms=60_000, batch_bytes=2_000) as producer:
         await asyncio.gather(*(producer.send(Message(topic, bytes(400))) for _ in range(4)))  # full: it goes at once
         assert sent.codes == [BATCH]
         last = producer.send_nowait(Message(topic, b""))
@@ -247,10 +247,43 @@ async def test_a_batch_that_is_refused_costs_no_send_of_its_lane(registry: str, 
     assert [type(one) for one in ended] == [SendReceipt, ValueError, SendReceipt]
 
 
-async def test_a_time_of_its_own_ends_while_it_waits_behind_others(registry: str, fresh: Fresh) -> None:
+async def test_a_time_of_its_own_ends_while_it_waits_behind_others(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = fresh("own-time")
-    async with Producer(registry, linger_ms=60_000, send_timeout_s=0.5) as producer:
+    async with Producer(registry) as producer:
         queue = (await producer.queues(topic))[0]
+        real, answered = producer.attempts.send, asyncio.Event()
+
+        async def slow(*what: Any) -> SendReceipt:
+            await answered.wait()
+            return await real(*what)
+
+        monkeypatch.setattr(producer.attempts, "send", slow)
+        first = asyncio.create_task(producer.send(Message(topic, b"0"), queue=queue))
+        await asyncio.sleep(0)
         with pytest.raises(TimedOut):
-            await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")], queue=queue, timeout_s=0.05)
+            await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")], queue=queue, timeout_s=0.01)
         assert producer.lanes.under_way  # until its turn comes, when it is passed over
+        answered.set()
+        assert (await first).queue_offset == 0
+        assert (await producer.send(Message(topic, b"3"), queue=queue)).queue_offset == 1
+
+
+def test_what_would_linger_for_longer_than_it_may_take_is_refused() -> None:
+    """It would never be sent."""
+    for linger_ms in (1_000, float("inf"), float("nan"), -1):
+        with pytest.raises(ValueError, match="linger_ms"):
+            Producer(send_timeout_s=1, linger_ms=linger_ms)
+    with pytest.raises(TypeError):
+        Producer(batch_bytes=1e6)  # type: ignore[arg-type]
+
+
+async def test_what_goes_alone_does_not_linger(registry: str, fresh: Fresh) -> None:
+    topic = fresh("alone")
+    async with Producer(registry, send_timeout_s=120, linger_ms=119_000) as producer:
+        queue = (await producer.queues(topic))[0]
+        before = producer.send_nowait(Message(topic, b"lingers in the lane of its topic"))
+        receipt = await producer.send(Message(topic, b"in time"), queue=queue, timeout_s=60)
+        assert receipt.queue_offset == 0
+        assert not before.done()

@@ -45,6 +45,19 @@ async def test_what_the_end_of_a_listener_means(listener: Callable[..., object],
     listeners.close()
 
 
+async def test_a_function_that_returns_a_coroutine_has_not_done_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    """A lambda around a coroutine function, say: the message comes again, instead of being done with."""
+
+    async def work(message: ReceivedMessage) -> None:
+        raise AssertionError("nobody awaits it")
+
+    listeners = Listeners("G", lambda message: work(message), threads=1, timeout_s=20)
+    assert isinstance(await listeners.call(message()), Retry)
+    assert isinstance(listeners.call_here(message()), Retry)
+    assert "make it an `async def` itself" in caplog.text
+    listeners.close()
+
+
 async def cancelled(message: ReceivedMessage) -> None:
     task = asyncio.create_task(asyncio.Event().wait())
     task.cancel()

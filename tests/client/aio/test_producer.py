@@ -242,3 +242,11 @@ def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
 async def test_a_producer_that_was_not_started_says_so() -> None:
     with pytest.raises(Closed, match="never started"):
         await Producer("127.0.0.1:1").send(Message("t", b"x"))
+
+
+async def test_one_that_is_closed_is_not_started_again(registry: str, fresh: Fresh) -> None:
+    producer = await Producer(registry).start()
+    async with producer:  # started twice is started once
+        await producer.send(Message(fresh("once"), b"x"))
+    with pytest.raises(Closed, match="make a new one"):
+        await producer.start()

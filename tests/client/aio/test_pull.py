@@ -1,6 +1,7 @@
 """`client.aio.pull` against a real broker: positions are the caller's."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,8 +11,9 @@ import pytest
 from penstock.aio import Producer
 from penstock.client.aio.pull import PullConsumer
 from penstock.client.routes import MessageQueue
-from penstock.errors import NoRoute
+from penstock.errors import ConnectionLost, NoRoute
 from penstock.message import Message, ReceivedMessage
+from penstock.testing import Broker
 from polling import later_ms
 
 Fresh = Callable[[str], str]
@@ -144,3 +146,72 @@ async def test_unknown_topic(registry: str) -> None:
     async with PullConsumer(registry) as consumer:
         with pytest.raises(NoRoute):
             await consumer.assign("nobody-made-this")
+
+
+async def test_a_commit_of_no_offsets_commits_none(registry: str, fresh: Fresh) -> None:
+    topic = fresh("none")
+    queue = await fill(registry, topic, 3)
+    async with PullConsumer(registry, group=topic) as consumer:
+        await consumer.assign(topic, [queue], start="first")
+        assert len(await bodies(consumer, queue)) == 3
+        await consumer.commit({})
+        assert await consumer.committed(queue) in (None, 0)
+        await consumer.commit()
+        assert await consumer.committed(queue) == 3
+
+
+async def test_who_does_not_wait_gets_what_is_there(registry: str, fresh: Fresh) -> None:
+    topic = fresh("now")
+    queue = await fill(registry, topic, 3)
+    async with PullConsumer(registry) as consumer:
+        await consumer.assign(topic, [queue], start="first")
+        found: dict[MessageQueue, list[ReceivedMessage]] = {}
+        until = time.monotonic() + 60
+        while not found and time.monotonic() < until:
+            found = await consumer.getmany(timeout_s=0)
+            await asyncio.sleep(0.001)
+        assert [m.body for m in found[queue]] == [b"0", b"1", b"2"]
+
+
+async def test_a_lost_broker_is_told_to_who_waits_shorter_than_a_pull_takes_to_fail() -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: noise.append(context))
+    noise: list[dict[str, object]] = []
+    with Broker() as broker:
+        queue = await fill(broker.registry, "lost", 1)
+        consumer = PullConsumer(broker.registry)
+        await consumer.start()
+        await consumer.assign("lost", [queue], start="last")
+    with pytest.raises(ConnectionLost):
+        for _ in range(2_000):
+            await consumer.getmany(timeout_s=0.02)
+    await consumer.getmany(timeout_s=0.02)  # told once; this one begins the next try
+    await consumer.close()
+    gc.collect()
+    assert noise == []
+
+
+async def test_a_position_is_a_number_and_a_moment_a_time(registry: str, fresh: Fresh) -> None:
+    queue = await fill(registry, fresh("odd"), 1)
+    async with PullConsumer(registry) as consumer:
+        await consumer.assign(queue.topic, [queue], start="first")
+        for offset in (None, "5", 1.5, float("nan")):
+            with pytest.raises(TypeError):
+                consumer.seek(queue, offset)  # type: ignore[arg-type]
+        for moment in (None, "first", 1.5, datetime(2026, 1, 1)):
+            with pytest.raises(ValueError, match="time"):
+                await consumer.seek_to_time(moment)  # type: ignore[arg-type]
+        assert await bodies(consumer, queue) == [b"0"]
+
+
+async def test_what_is_read_of_an_assigned_queue_can_be_changed(registry: str, fresh: Fresh) -> None:
+    topic = fresh("reassigned")
+    async with Producer(registry) as producer:
+        queue = (await producer.queues(topic))[0]
+        await producer.send_batch([Message(topic, b"%d" % i, tags="ab"[i % 2]) for i in range(6)], queue=queue)
+    async with PullConsumer(registry) as consumer:
+        await consumer.assign(topic, [queue], tags="a", start="first")
+        assert await bodies(consumer, queue, 2) == [b"0", b"2"]
+        await consumer.assign(topic, [queue], tags="b")
+        assert await bodies(consumer, queue) == [b"5"]  # from its position on
+        await consumer.seek_to_start(queue)
+        assert await bodies(consumer, queue) == [b"1", b"3", b"5"]

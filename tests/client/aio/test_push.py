@@ -13,6 +13,7 @@ from penstock.aio import Admin, Producer
 from penstock.client.aio.push import PushConsumer
 from penstock.client.results import Reject, Retry
 from penstock.client.sending import send_request
+from penstock.errors import Closed, ConnectionLost
 from penstock.message import Message, ReceivedMessage
 from polling import until
 
@@ -350,3 +351,43 @@ async def test_a_coroutine_may_close_its_consumer(registry: str, fresh: Fresh) -
         await closed.wait()
         await consumer.close()
     await until(lambda: asyncio.all_tasks() == before)
+
+
+async def test_one_that_is_started_twice_reads_once(registry: str, fresh: Fresh) -> None:
+    """As in `with PushConsumer(…).start() as consumer`."""
+    topic, group = fresh("twice"), fresh("g")
+    await send(registry, topic, *numbered(20))
+    got: list[int] = []
+    consumer = await PushConsumer(group, registry, listener=lambda m: got.append(int(m.body)), start="first").start()
+    name = consumer.client_id
+    async with consumer:
+        assert consumer.client_id == name
+        await consumer.subscribe(topic)
+        await until(lambda: len(got) >= 20)
+        async with Admin(registry) as admin:
+            assert len(await admin.group_members(group)) == 1
+    assert sorted(got) == list(range(20))
+
+
+async def test_one_that_is_closed_is_not_started_again(registry: str, fresh: Fresh) -> None:
+    """It would be a member that gets its share of the queues, and reads nothing."""
+    topic, group = fresh("again"), fresh("g")
+    await send(registry, topic, *numbered(20))
+    got: list[int] = []
+    closed = await PushConsumer(group, registry, start="first").start()
+    await closed.close()
+    with pytest.raises(Closed, match="make a new one"):
+        await closed.start()
+    async with PushConsumer(group, registry, listener=lambda m: got.append(int(m.body)), start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(got) >= 20)
+
+
+async def test_one_that_found_no_registry_may_be_started_again(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    await asyncio.to_thread(own_cluster.stop, signal.SIGTERM)
+    consumer = PushConsumer("G", own_cluster.registry)
+    with pytest.raises(ConnectionLost):
+        await consumer.start()
+    await asyncio.to_thread(own_cluster.start)
+    async with consumer:
+        assert consumer.client_id

@@ -150,3 +150,38 @@ def test_the_memory_of_slow_readers_of_large_bodies_is_bounded() -> None:
         for reader in readers:
             reader.close()
         producer.close()
+
+
+def test_what_waits_for_its_flush_is_answered_before_an_error_ends_the_connection() -> None:
+    with Broker(level="disk") as broker:
+        peer = NsqPeer(broker.nsq)
+        peer.send(b"PUB stored\n" + sized(b"x") + b"NONSENSE\n")
+        assert peer.frame() == (0, b"OK")
+        assert peer.frame() == (1, b"E_INVALID invalid command NONSENSE")
+        assert peer.frame() is None
+        peer.close()
+
+
+def test_what_waits_for_its_flush_is_answered_to_who_says_nothing_more() -> None:
+    with Broker(level="disk") as broker:
+        peer = NsqPeer(broker.nsq)
+        peer.send(b"PUB stored\n" + sized(b"x"))
+        peer.socket.shutdown(socket.SHUT_WR)
+        assert peer.frame() == (0, b"OK")
+        assert peer.frame() is None
+        peer.close()
+
+
+def test_who_made_a_fatal_mistake_is_given_no_more_messages(tmp_path: Path) -> None:
+    side = NsqSide(tmp_path)
+    wrong, right = side.session(), side.session()
+    side.say(wrong, b"SUB t c#ephemeral\nRDY 100\n")
+    side.say(right, b"SUB t c#ephemeral\nRDY 100\n")
+    side.turn()
+    side.say(wrong, b"NONSENSE\n")
+    side.say(right, b"".join(b"PUB t\n" + sized(b"%d" % n) for n in range(10)))
+    side.turn()
+    assert (wrong.in_flight, right.in_flight) == (0, 10)
+    side.say(right, b"NONSENSE\n")
+    assert side.queueing.topics[b"t"].channels == {}
+    side.close()

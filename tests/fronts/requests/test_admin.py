@@ -20,6 +20,22 @@ def test_topic_of_a_million_queues(peer: RawPeer) -> None:
     assert peer.ask(17, ext | {"topic": "../../x", "readQueueNums": 2, "writeQueueNums": 2}).code == 1
 
 
+def test_what_the_broker_needs_for_itself_is_not_changed(peer: RawPeer) -> None:
+    """As RocketMQ has it. Without the queue of the halves no broker would start again."""
+    ext = {
+        "defaultTopic": "TBW102",
+        "readQueueNums": 0,
+        "writeQueueNums": 0,
+        "perm": 0,
+        "topicFilterType": "SINGLE_TAG",
+    }
+    for name in ("RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "TBW102", "rmq_sys_penstock_done"):
+        answer = peer.ask(17, ext | {"topic": name, "order": "false", "force": "true"})
+        assert (answer.code, answer.remark) == (1, f"The topic[{name}] is conflict with system topic.")
+    body = json.dumps({"topicConfigList": [{"topicName": "SELF_TEST_TOPIC"}]}).encode()
+    assert peer.ask(18, body=body).code == 1
+
+
 def test_configuration_is_not_writable(peer: RawPeer) -> None:
     assert peer.ask(25, body=b"rocketmqHome=/tmp\n").code == 16
 

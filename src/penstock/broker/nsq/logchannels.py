@@ -48,11 +48,17 @@ class LogChannels(Topic):
     def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
         self._batch.append(body)
 
+    def demand_writable(self) -> None:
+        """Refused where nobody may publish by RocketMQ's door: to the broker's own, and where the permission says so."""
+        if self.stored.protected or not self.stored.writable():
+            raise Refused(f"topic {self.name.decode()} is closed to senders", nsq="E_PUB_FAILED", http=403)
+
     def placed(self) -> int:
         """Append the batch to one message queue, all or nothing. Refused when it cannot be stored."""
         batch, self._batch = self._batch, []
         if not self.stored.open:
             raise Refused(f"topic {self.name.decode()} was deleted", nsq="E_PUB_FAILED", http=503)
+        self.demand_writable()
         demand_set(self._core, self)
         self._turn += 1
         queue_id = self._turn % max(1, self.stored.write_queues)

@@ -9,6 +9,7 @@ from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.copied import Copied, CopyTicket, demand_set
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.flush import GroupFlush, Ticket
+from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.topics import Topic
 from penstock.disk.readysegment import BROKEN
@@ -29,6 +30,8 @@ class Publishing:
         if not self._flush.healthy and topic.level != LEVEL_MEMORY:
             raise refusal(BROKEN)
         if defer_ms > 0:
+            if isinstance(topic, LogChannels):
+                topic.demand_writable()
             demand_set(self._core, topic)
             for body in bodies:
                 self._deferral.publish(topic, body, defer_ms)

@@ -20,6 +20,7 @@ from penstock.broker.nsq.table import Table
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.broker.nsq.turns import Turns
 from penstock.broker.replica import of_a_set
+from penstock.broker.systemtopics import is_system_topic
 from penstock.broker.topics import check_topic_name
 from penstock.delivery.channel import Channel
 from penstock.delivery.latency import Latency
@@ -253,7 +254,9 @@ class Registry:
     # -- changing and going --------------------------------------------------------------------------------------
 
     def delete(self, topic: Topic) -> None:
-        """Delete a topic with all its channels and messages."""
+        """Delete a topic with all its channels and messages. Refused for what the broker needs for itself."""
+        if topic.kind == "log" and is_system_topic(self._core.config, topic.name.decode()):
+            raise Refused(f"topic {printable(topic.name)} is the broker's own", http=403)
         if self.topics.pop(topic.name, None) is None:
             return
         log.info("topic deleted name=%s kind=%s", printable(topic.name), topic.kind)

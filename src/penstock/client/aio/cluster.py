@@ -50,6 +50,8 @@ class Cluster:
         handlers: dict[int, Handler] | None = None,
         security: Security | str | Path | None = None,
     ) -> None:
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is above 0, not {timeout_s}")
         self.security = security_of(security)
         self.clock = clock or Clock()
         self.timeout_s = timeout_s
@@ -74,7 +76,9 @@ class Cluster:
         self._heartbeat, self._handlers, self._on_routes = heartbeat, handlers, on_routes
 
     async def start(self) -> None:
-        """Find a name server and begin keeping routes and heartbeats. ConnectionLost when none answers."""
+        """Find a name server and keep routes and heartbeats; nothing more when called again. ConnectionLost if none answers."""
+        if self._open:
+            return
         self._open = True
         try:
             connection = await self._first_registry()
@@ -84,6 +88,11 @@ class Cluster:
         self.local_host = connection.local_host
         self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns():x}{next(_numbers)}"
         self.spawn(self._keep())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was started, and not closed since."""
+        return self._open
 
     async def close(self) -> None:
         """Stop everything that runs for this client and close its connections."""

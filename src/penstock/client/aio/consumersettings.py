@@ -28,6 +28,7 @@ class ConsumerSettings:
     allocate: Allocate
     offsets_folder: Path
     timeout_s: float
+    consume_timeout_s: float = 900.0
     security: Security = PLAIN
 
     def __post_init__(self) -> None:
@@ -36,8 +37,10 @@ class ConsumerSettings:
             raise ValueError(f"model is cluster or broadcast, not {self.model!r}")
         if self.kind not in ("log", "queue"):
             raise ValueError(f"kind is log or queue, not {self.kind!r}")
-        for name in ("concurrency", "attempts_max", "window_count", "window_bytes", "in_flight_max", "timeout_s"):
-            if getattr(self, name) <= 0:
+        for name in (
+            "concurrency", "attempts_max", "window_count", "window_bytes", "in_flight_max", "consume_timeout_s", "timeout_s",
+        ):  # fmt: skip
+            if not getattr(self, name) > 0:  # a NaN is not, either
                 raise ValueError(f"{name} is above 0, not {getattr(self, name)}")
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
 from functools import partial
 
 from penstock.client.aio.delivery import Delivery, Hand, Handed, finish
@@ -192,22 +191,9 @@ class Dispatcher:
             await self._some.wait()
         return True
 
-    async def iterate(self) -> AsyncIterator[Delivery]:
-        """The messages that no listener takes; the one before is acknowledged when the next is asked for."""
-        while True:
-            try:
-                handed = self.iterated.popleft()
-            except IndexError:
-                if not await self.some():
-                    return
-                continue
-            if handed.gone:
-                continue
-            handed.begin(None)
-            assert isinstance(handed, Delivery)
-            yield handed
-            if not handed.settled:
-                await handed.ack()
+    def iterate(self) -> Iteration:
+        """The messages that no listener takes."""
+        return Iteration(self)
 
     def stop(self) -> None:
         """End the iterations, and hand nothing more to listeners."""
@@ -215,3 +201,34 @@ class Dispatcher:
         if self._ramp is not None:
             self._ramp.cancel()
         self._some.set()
+
+
+class Iteration:
+    """One task's way through the messages; the one before is acknowledged when the next is asked for.
+
+    No generator: one whose wait is given up (`asyncio.wait_for(anext(messages), 1)`) is asked again, and goes on.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._last: Delivery | None = None
+
+    def __aiter__(self) -> Iteration:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        if self._last is not None and not self._last.settled:
+            await self._last.ack()
+        self._last = None
+        while True:
+            try:
+                handed = self._dispatcher.iterated.popleft()
+            except IndexError:
+                if not await self._dispatcher.some():
+                    raise StopAsyncIteration from None
+                continue
+            if not handed.gone:
+                handed.begin(None)
+                assert isinstance(handed, Delivery)
+                self._last = handed
+                return handed

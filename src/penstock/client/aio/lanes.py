@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from operator import index
 from typing import cast
 
 from penstock.client.aio.attempts import Attempts
@@ -52,8 +53,8 @@ class Lanes:
         self._attempts = attempts
         self._blocks = blocks
         self._linger_s = linger_s
-        self._batch_bytes = batch_bytes
-        self._buffer_bytes = buffer_bytes
+        self._batch_bytes = index(batch_bytes)
+        self._buffer_bytes = index(buffer_bytes)
         self.body_bytes = body_bytes
         self._lanes: dict[str | MessageQueue, Lane] = {}
         self._alone: set[Lane] = set()  # of sends that wait for nobody
@@ -73,6 +74,11 @@ class Lanes:
     def full(self) -> bool:
         """Whether as much is under way as may be."""
         return self.under_way >= self._buffer_bytes
+
+    def check_open(self) -> None:
+        """Closed after `close`."""
+        if not self._open:
+            raise Closed("the client is closed: make a new one")
 
     def check_room(self) -> None:
         """BufferFull when as much is under way as may be."""
@@ -142,8 +148,7 @@ class Lanes:
             self._go(lane)
 
     def _begin(self, send: Waiting) -> None:
-        if not self._open:
-            raise Closed(NOT_OPEN)
+        self.check_open()
         lane = self._lane(send)
         if lane is None:
             lane = Lane(None)
@@ -181,7 +186,7 @@ class Lanes:
     def _go(self, lane: Lane) -> None:
         if lane.begin():
             self._spawn(self._leave(lane))
-        elif lane.size >= self._batch_bytes and lane in self._full:
+        elif lane in self._full and self._is_enough(lane):
             self._full[lane].set()
 
     async def _wait_for_room(self, deadline: float, topic: str) -> None:
@@ -198,7 +203,7 @@ class Lanes:
 
     async def _leave(self, lane: Lane) -> None:
         """Let the row leave, request by request, until it is empty."""
-        if self._linger_s and lane.size < self._batch_bytes and not self._is_flushed(lane):
+        if self._linger_s and not self._is_enough(lane) and not self._is_flushed(lane):
             self._full[lane] = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full[lane].wait(), self._linger_s)
@@ -292,6 +297,10 @@ class Lanes:
             _, late = await asyncio.wait(waiters, timeout=timeout_s)
             if late:
                 raise TimedOut(f"not all sends have a receipt within {timeout_s:g} s")
+
+    def _is_enough(self, lane: Lane) -> bool:
+        """Whether there is nothing to linger for: a whole batch, or one that goes alone and must not be late."""
+        return lane.size >= self._batch_bytes or lane.row[-1].alone
 
     def _is_flushed(self, lane: Lane) -> bool:
         """Whether somebody waits for all that the lane has."""

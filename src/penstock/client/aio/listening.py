@@ -7,10 +7,10 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, cast
 
 from penstock.client.results import Outcome, Reject, Retry
+from penstock.client.threads import Threads
 from penstock.client.tracecontext import context_of, used
 from penstock.message import ReceivedMessage
 
@@ -43,7 +43,7 @@ class Listeners:
         self._group = group
         self._default = default
         self.timeout_s = timeout_s
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"penstock-{group}")
+        self._threads = Threads(threads, f"penstock-{group}")
         self._count = 0
         self._none = asyncio.Event()
         self._reply: Callable[[ReceivedMessage, bytes], None] = lambda message, body: None
@@ -103,6 +103,9 @@ class Listeners:
         assert listener is not None
         try:
             done = self._within(listener, message)
+            if inspect.iscoroutine(done):
+                done.close()
+                raise TypeError("the listener returned a coroutine that nobody awaits: make it an `async def` itself")
         except BaseException as error:  # SystemExit, too: the message is given back, and whoever called works on
             return self._outcome(error, message)
         return self._made_of(done, message)
@@ -134,7 +137,7 @@ class Listeners:
 
     def close(self) -> None:
         """Start no more threads; those at work go on to their end."""
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown()
 
     async def call(self, message: ReceivedMessage) -> Outcome:
         """Hand a message to its listener: what it made of it."""

@@ -46,7 +46,8 @@ class Producer:
     compressed.
 
     Sends that come while another to the same place is under way leave together, as one batch of up to `batch_bytes`,
-    and each gets its own receipt; `linger_ms` lets the first one wait for more. What is delayed or compressed goes X
+    and each gets its own receipt; `linger_ms` lets the first one wait for more. What is delayed or compressed goes
+    by itself.
 
     Topics of both kinds are sent to alike; those of kind `queue` take a body and a due time only. `kind` is the kind of
     topics that the first send makes. `nsqd`: addresses to publish to without a registry, ``a:4150;b:4150``.
@@ -86,8 +87,12 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         check_group(group)
-        if send_timeout_s <= 0 or retries < 0 or linger_ms < 0:
-            raise ValueError("send_timeout_s is above 0, retries and linger_ms are not below it")
+        if not (send_timeout_s > 0 and retries >= 0):
+            raise ValueError("send_timeout_s is above 0, retries is not below it")
+        if not 0 <= linger_ms < send_timeout_s * 1000:
+            raise ValueError(
+                f"linger_ms is 0 or more and less than send_timeout_s, not {linger_ms:g}: nothing would be sent"
+            )
         if kind not in ("log", "queue"):
             raise ValueError(f"kind is log or queue, not {kind!r}")
         self.group = group
@@ -113,8 +118,9 @@ class Producer:
         )  # fmt: skip
 
     async def start(self) -> Producer:
-        """Connect to a name server. ConnectionLost when none answers."""
-        if self._nsqd:
+        """Connect to a name server. ConnectionLost when none answers; Closed after `close`: make a new one."""
+        self.lanes.check_open()
+        if self._nsqd or self._cluster.is_open:
             return self
         await self._cluster.start()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
+from operator import index
 from pathlib import Path
 from types import TracebackType
 
@@ -40,6 +41,7 @@ class _Position:
         self.offset = offset  # of the next pull
         self.ready: list[ReceivedMessage] = []
         self.pull: asyncio.Task[None] | None = None
+        self.failure: Exception | None = None  # of the last pull, until somebody is told
         self.paused = False
         self.broker_id = MASTER_ID  # which member of the broker is asked
 
@@ -68,11 +70,26 @@ class _Position:
         """What was suggested last does not answer."""
         self.broker_id = MASTER_ID
 
+    def fail(self, error: Exception) -> None:
+        """A pull has failed."""
+        self.failure = error
+
+    def take_failure(self) -> Exception | None:
+        """Why the last pull has failed, told once."""
+        failure, self.failure = self.failure, None
+        return failure
+
     def pulling(self, pull: Callable[[], Coroutine[object, None, None]]) -> asyncio.Task[None]:
         """The pull under way, or a new one."""
         if self.pull is None or self.pull.done():
             self.pull = asyncio.create_task(pull())
         return self.pull
+
+    def select(self, wanted: Subscription) -> None:
+        """Read these of the messages from now on: what is ready was chosen by another wish."""
+        if wanted != self.subscription:
+            self.move(self.next_offset)
+            self.subscription = wanted
 
     def move(self, offset: int) -> None:
         """Go on elsewhere: what is ready, or on its way, is let go."""
@@ -80,6 +97,7 @@ class _Position:
             self.pull.cancel()
             self.pull = None
         self.ready.clear()
+        self.failure = None
         self.offset = offset
 
 
@@ -144,12 +162,14 @@ class PullConsumer:
         (``a || b``), or those for whose properties the expression `where` is true. ValueError when it is none.
 
         `start` is "first", "last", "committed" (where the group committed, else the first), or a time: an aware
-        datetime or ms since the epoch. Queues already assigned keep their position.
+        datetime or ms since the epoch. Queues already assigned keep their position; what is read of them may change.
         """
         wanted = selection(topic, tags, where)
         chosen = list(await self.queues(topic) if queues is None else queues)
         for queue in chosen:
-            if queue not in self._positions:
+            if queue in self._positions:
+                self._positions[queue].select(wanted)
+            else:
                 self._positions[queue] = _Position(wanted, await self._offset(queue, start))
         return chosen
 
@@ -190,7 +210,7 @@ class PullConsumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at a queue offset."""
-        self._positions[queue].move(offset)
+        self._positions[queue].move(index(offset))
 
     async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
         """Go on at the first message stored at or after a moment (aware datetime, or ms); none named: all queues."""
@@ -226,7 +246,8 @@ class PullConsumer:
     async def offset_at(self, queue: MessageQueue, moment: datetime | int) -> int:
         """The offset of the first message stored at or after a moment; the end offset when there is none."""
         when_ms = start_ms(moment)
-        assert when_ms is not None
+        if when_ms is None:
+            raise ValueError(f"a time is an aware datetime, or ms, not {moment!r}")
         return number(await self._cluster.ask_queue(queue, requests.offset_at(queue, when_ms, lower=True)), "offset")
 
     async def lag(self, queue: MessageQueue) -> int:
@@ -242,7 +263,9 @@ class PullConsumer:
 
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         """Store positions under the group; by default those of all assigned queues."""
-        for queue, offset in (offsets or {queue: self.position(queue) for queue in self._positions}).items():
+        if offsets is None:
+            offsets = {queue: self.position(queue) for queue in self._positions}
+        for queue, offset in offsets.items():
             await self._cluster.ask_queue(queue, requests.commit(self.group, queue, offset))
 
     # -- messages
@@ -256,19 +279,24 @@ class PullConsumer:
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
-            found = self._take(max_count)
-            left = deadline - asyncio.get_running_loop().time()
-            if found or left <= 0:
+            if found := self._take(max_count):
                 return found
-            pulls = [self._pulling(q, p, left) for q, p in self._positions.items() if not p.paused]
+            self._tell_failure()
+            left = deadline - asyncio.get_running_loop().time()
+            pulls = [self._pulling(q, p, max(left, 0.0)) for q, p in self._positions.items() if not p.paused]
+            if left <= 0:
+                return {}
             if not pulls:
                 await asyncio.sleep(left)
                 return {}
-            done, _ = await asyncio.wait(pulls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if done and not any(p.ready for p in self._positions.values()):
-                for pull in done:
-                    if not pull.cancelled() and (error := pull.exception()) is not None:
-                        raise error
+            await asyncio.wait(pulls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    def _tell_failure(self) -> None:
+        """Raise what a pull has failed with, be it one that an earlier call began."""
+        told = [position.take_failure() for position in self._positions.values() if not position.paused]
+        for failure in told:
+            if failure is not None:
+                raise failure
 
     def _take(self, max_count: int) -> dict[MessageQueue, list[ReceivedMessage]]:
         found: dict[MessageQueue, list[ReceivedMessage]] = {}
@@ -282,6 +310,12 @@ class PullConsumer:
         return position.pulling(lambda: self._pull(queue, position, left_s))
 
     async def _pull(self, queue: MessageQueue, position: _Position, left_s: float) -> None:
+        try:
+            await self._pull_once(queue, position, left_s)
+        except Exception as error:
+            position.fail(error)
+
+    async def _pull_once(self, queue: MessageQueue, position: _Position, left_s: float) -> None:
         request = requests.Pull(
             self.group,
             queue,

@@ -32,6 +32,7 @@ from penstock.client.rebalance import Allocate, average
 from penstock.client.routes import NSQ_PORT, MessageQueue, direct
 from penstock.client.subscriptions import Start, check_group, check_topic
 from penstock.clock import Clock
+from penstock.errors import Closed
 from penstock.message import ReceivedMessage
 from penstock.security import Security, security_of
 from penstock.wire.codes import RETRY_PREFIX, RequestCode
@@ -93,7 +94,7 @@ class PushConsumer:
             window_count=window_count, window_bytes=window_bytes,
             in_flight_max=concurrency if in_flight_max is None else in_flight_max, kind=kind,
             allocate=allocate, offsets_folder=offsets_folder or Path.home() / ".penstock" / "offsets",
-            timeout_s=timeout_s, security=security_of(security),
+            timeout_s=timeout_s, consume_timeout_s=consume_timeout_s, security=security_of(security),
         )  # fmt: skip
         self._settings = settings
         self._nsqd = direct(nsqd, NSQ_PORT)
@@ -122,12 +123,26 @@ class PushConsumer:
         self._closed = asyncio.Event()
 
     async def start(self) -> PushConsumer:
-        """Join the group. ConnectionLost when no name server answers."""
+        """Join the group. ConnectionLost when no name server answers; Closed after `close`: make a new one."""
+        if self._closing:
+            raise Closed("the consumer is closed: make a new one")
+        if self._started:
+            return self
+        self._started = True
+        try:
+            await self._start()
+        except BaseException:
+            self._started = False
+            await self._cluster.close()
+            raise
+        return self
+
+    async def _start(self) -> None:
         if self._nsqd:
             self._start_workers()
             for topic, subscription in self._group.subscriptions.items():
                 self._channels.follow(topic, subscription.expression, self._nsqd)
-            return self
+            return
         await self._cluster.start()
         await self._logs.open()
         if self._settings.shared:
@@ -138,11 +153,9 @@ class PushConsumer:
         self._logs.start()
         if self._tracer is not None:
             self._tracer.start()
-        return self
 
     def _start_workers(self) -> None:
         self._listeners.answer_with(partial(self._reply, asyncio.get_running_loop()))
-        self._started = True
         if not self._settings.orderly:
             for _ in range(self._settings.concurrency):
                 self._cluster.spawn(self.dispatcher.work())
@@ -226,6 +239,8 @@ class PushConsumer:
         await self._cluster.send_heartbeats()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
+        if not self._started:
+            raise Closed("the consumer was never started: nothing would come")
         return self.dispatcher.iterate()
 
     @property

@@ -73,7 +73,7 @@ class Publishing:
             ticket = self.broker.queueing.publish(topic, bodies, defer_ms)
         except Refused as refused:
             log.warning("not published topic=%s reason=%s", ascii(topic.name), refused)
-            return EXITING
+            return EXITING if refused.http >= 500 else error(refused.http, str(refused))
         return OK if ticket is None else ticket
 
     def topic_to_write(self, arguments: dict[str, str], hasty: bool = False) -> Topic:

@@ -11,7 +11,7 @@ cdef class NsqConnection(Consumer):
     cdef public object queueing, wake_connection, rights
     cdef public str remote, certificate
     cdef public long long need, line_max, msg_size_max, body_size_max
-    cdef public bint closing, tls_needed
+    cdef public bint ended, tls_needed
     cdef public list layers, _wire, _line
     cdef long long _awaited_flush
     cdef unsigned char *base

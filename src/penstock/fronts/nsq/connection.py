@@ -60,7 +60,7 @@ class NsqConnection(Consumer):
         self.certificate = ""  # the name in the client's certificate, once that was checked
         self.wake_connection = wake
         self.need = 0
-        self.closing = False  # an error was sent: write it, then close
+        self.ended = False  # nothing more is taken, nor given
         self.layers: list[Layer] = []  # from the socket inwards
         self.channel: Channel | None = None  # once subscribed
         self.rights: Rights | None = None  # what AUTH granted
@@ -114,7 +114,7 @@ class NsqConnection(Consumer):
     def fail(self, text: bytes) -> None:
         """A fatal error: say it, then close."""
         self.error(text)
-        self.closing = True
+        self.end()
 
     def fail_at(self, limit: str, text: bytes) -> None:
         """The same, when it is beyond a limit."""
@@ -142,8 +142,17 @@ class NsqConnection(Consumer):
         self.certificate = certificate
 
     def end(self) -> None:
-        """The peer has ended it: write what there is, then close."""
-        self.closing = True
+        """Take no more commands and no more messages; what was answered is written, then the connection is closed."""
+        self.ended = True
+        channel, self.channel = self.channel, None
+        if channel is not None and not channel.removed:
+            channel.remove(self)
+            self.shared.left(channel)
+
+    @property
+    def closing(self) -> bool:
+        """Whether what `take` gives is the last of it: it has ended, and none of its answers waits."""
+        return self.ended and not self._line
 
     def grant(self, rights: Rights) -> None:
         """What AUTH grants it from now on."""

@@ -62,7 +62,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         forget: Callable[[NsqSession], None],
     ) -> None:
         NsqConnection.__init__(self, shared, remote, wake)
-        self.closing: bool
+        self.ended: bool
         self.publisher = Publisher(shared)
         self.state = words.INIT
         self.begun = False  # the magic was there
@@ -84,7 +84,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
     def feed(self, owner: bytearray, total: int) -> int:
         """Take in what was read; how many bytes are used up. WireError: close, without a word."""
         self.heard_ms = self.shared.mono_ms
-        if self.closing:
+        if self.ended:
             return total
         if not self.buffered:
             return self.run(owner, total)
@@ -106,7 +106,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         for piece in self.layers[0].opened(data):
             self._inner += piece
             self.run_inner()
-            if self.closing or self.stalled:
+            if self.ended or self.stalled:
                 return
 
     def buffer(self) -> None:
@@ -149,7 +149,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
 
     def run_inner(self) -> None:
         """Run the commands that are whole."""
-        if self._inner and not self.closing:
+        if self._inner and not self.ended:
             used = self.run(self._inner, len(self._inner))
             self.base = address(MAGIC)
             del self._inner[:used]
@@ -177,7 +177,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             if after < 0:
                 break
             pos = after
-            if self.closing:
+            if self.ended:
                 return total
             if self.buffered and owner is not self._inner:
                 # The bytes behind an upgrade belong to the next layer.
@@ -249,9 +249,9 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
 
     def eof(self) -> None:
         """The peer will send nothing more: a command that was cut short is answered before the end."""
-        if self.need and self.begun and not self.closing:
+        if self.need and self.begun and not self.ended:
             self.fail(b"E_BAD_MESSAGE PUB failed to read message body")
-        self.closing = True
+        self.end()
 
     # -- consuming -----------------------------------------------------------------------------------------------
 
@@ -332,15 +332,14 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
 
     def disconnect(self) -> None:
         """End the connection, as if its peer had."""
-        self.closing = True
+        self.end()
         self.wake()
 
     def close(self) -> None:
         """The channel is gone: end the connection."""
-        self.closing = True
         self.channel = None
         self.state = words.CLOSING
-        self.wake()
+        self.disconnect()
 
     def congested(self, full: bool) -> None:
         """The peer does not read, or reads again."""
@@ -350,14 +349,10 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
 
     def lost(self) -> None:
         """The connection is gone; what is in flight stays so until its deadline."""
-        self.closing = True
+        self.end()
         self.stop_waiting()
         self._forget(self)
         self.queueing.producers.discard(self)
-        channel, self.channel = self.channel, None
-        if channel is not None and not channel.removed:
-            channel.remove(self)
-            self.shared.left(channel)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -367,8 +362,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             greeting_ms = self.shared.limits.greeting_timeout_ms
             if mono_ms - self.connected_mono_ms() >= greeting_ms:
                 self.shared.limits.count("greeting")
-                self.closing = True
-                self.wake()
+                self.disconnect()
                 return 0
             return self.connected_mono_ms() + greeting_ms
         if self.shake_until_ms:
@@ -378,8 +372,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
                 self.shared.limits.count("tls_handshake")
                 rejected = self.shared.rejected
                 rejected[SLOW_HANDSHAKE] = rejected.get(SLOW_HANDSHAKE, 0) + 1
-                self.closing = True
-                self.wake()
+                self.disconnect()
                 return 0
             self.shake_until_ms = 0
             if self.heartbeat_ms > 0 and mono_ms < self.beat_ms + self.heartbeat_ms:
@@ -387,8 +380,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         if self.heartbeat_ms <= 0:
             return 0
         if mono_ms - self.heard_ms > 2 * self.heartbeat_ms:
-            self.closing = True
-            self.wake()
+            self.disconnect()
             return 0
         if mono_ms >= self.beat_ms + self.heartbeat_ms:
             self.beat_ms = mono_ms

@@ -46,7 +46,7 @@ class Asking(Protocol):
 
     remote: str
     certificate: str
-    closing: bool
+    ended: bool
     layers: list[Layer]
 
     def grant(self, rights: Rights) -> None:

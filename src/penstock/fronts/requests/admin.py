@@ -103,6 +103,8 @@ class Administration(Calls):
         check_topic_name(name.encode())
         if name in (self.broker.config.cluster_name, self.broker.config.broker_name):
             raise Refused(f"the topic[{name}] is conflict with system reserved words.")
+        if self.broker.is_system_topic(name):  # without its queues no broker starts
+            raise Refused(f"The topic[{name}] is conflict with system topic.")
         if not 0 <= fields["perm"] <= 15:
             raise Refused(f"perm {fields['perm']} is none")
         if level is not None and level not in LOG_LEVELS:  # ours

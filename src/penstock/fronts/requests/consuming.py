@@ -132,7 +132,7 @@ class Consuming(Calls):
     def unregister(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
         for online in self.broker.clients.leave(
-            fields["clientID"], fields["producerGroup"] or "", fields["consumerGroup"] or ""
+            session, fields["clientID"], fields["producerGroup"] or "", fields["consumerGroup"] or ""
         ):
             self.tell(online)
         return request.reply()
@@ -193,8 +193,8 @@ class Consuming(Calls):
 
     def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[tuple[str, str, int]]]:
         data = self.json(request)
-        queues = []
-        for q in data.get("mqSet") or []:
+        queues, told = [], data.get("mqSet") or []
+        for q in told if isinstance(told, list) else [told]:
             if not isinstance(q, dict) or not isinstance(q.get("queueId"), int):
                 raise Refused("mqSet holds no message queues")
             queues.append((str(q.get("topic")), str(q.get("brokerName")), q["queueId"]))
