@@ -70,6 +70,7 @@ def write(writer: RunWriter, *payloads: bytes) -> Run:
 
 def test_batches_lie_one_behind_the_other_in_buffers_that_fit_their_use() -> None:
     writer = RunWriter()
+    write(writer, b"a" * 300)
     one = write(writer, b"a" * 10, b"b" * 20)
     writer.place()
     other = write(writer, b"c" * 30)
@@ -84,7 +85,12 @@ def test_batches_lie_one_behind_the_other_in_buffers_that_fit_their_use() -> Non
     for _ in range(1000):
         sizes.add(len(write(writer, b"x" * 100).buffer))
         writer.place()
-    assert (min(sizes), max(sizes)) == (512, 32768)
+    assert max(sizes) == 32768
     assert len(write(writer, b"x" * 100_000).buffer) == 100_004
     writer.leave()
-    assert (len(writer.buffer), len(write(writer, b"x").buffer)) == (0, 512)
+    for _ in range(2):  # where one comes a turn, none keeps more than itself
+        assert len(writer.buffer) == 0
+        write(writer, b"x" * 60)
+        writer.place()
+        writer.leave()
+    assert len(write(writer, b"x" * 60).buffer) == 64

@@ -41,7 +41,7 @@ cdef class RunWriter:
     cdef public object buffer
     cdef unsigned char *base
     cdef public long long begin, end, count
-    cdef long long _size, _used
+    cdef long long _size, _next
 
     cpdef int ready(self, long long size) except -1
     @cython.locals(at=cython.longlong, end=cython.longlong)

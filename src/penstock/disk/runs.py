@@ -175,17 +175,18 @@ class RunWriter:
         self.base = address(self.buffer)
         self.begin = self.end = self.count = 0
         self._size = 0  # of the buffer
-        self._used = 0  # of the one before
+        self._next = 0  # of the one after it, at least
 
     def ready(self, size: int) -> int:
         """A batch of so many bytes begins; one that was not placed is dropped. Returns 0."""
         self.end = self.begin
         self.count = 0
         if self.begin + size > self._size:
-            self.leave()
-            self._size = max(size, words.RUN_BYTES_MIN, min(words.RUN_BYTES_MAX, 2 * self._used))
+            self._size = max(size, self._next)
+            self._next = min(words.RUN_BYTES_MAX, 2 * self._size)
             self.buffer = blank(self._size)
             self.base = address(self.buffer)
+            self.begin = self.end = 0
         return 0
 
     def record(self, length: int) -> int:
@@ -206,9 +207,9 @@ class RunWriter:
         return 0
 
     def leave(self) -> int:
-        """Keep no room. Returns 0."""
+        """Keep no room: the next buffer has as much as was used of this one. Returns 0."""
         if self._size:
-            self._used = self.begin
+            self._next = min(words.RUN_BYTES_MAX, self.begin)
         self.buffer = b""
         self._size = self.begin = self.end = 0
         return 0
