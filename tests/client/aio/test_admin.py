@@ -146,3 +146,8 @@ async def test_reset_of_a_group_that_is_offline(registry: str, fresh: Fresh) -> 
             for start, offset in (("first", 0), ("last", 4), (moment, 3)):
                 assert await admin.reset_offset(group, topic, start) == {queues[0]: offset}  # type: ignore[arg-type]
                 assert await consumer.committed(queues[0]) == offset
+
+
+async def test_one_name_is_not_several() -> None:
+    with pytest.raises(TypeError, match=r"several names: \['abc'\]"):
+        await Admin("127.0.0.1:1").create_topics("abc")

@@ -132,8 +132,10 @@ class Admin(GroupAdmin):
     ) -> None:
         """`create_topic` for many: a broker writes its table, and registers, once for all that are on their way together.
 
-        All are tried; then the first error is raised.
+        All are tried; then the first error is raised. TypeError for one name in place of several.
         """
+        if isinstance(topics, str):  # each of its letters would be one
+            raise TypeError(f"topics are several names: [{topics!r}]")
         names = list(dict.fromkeys(topics))
         errors: list[BaseException] = []
         for at in range(0, len(names), AT_ONCE):
