@@ -196,13 +196,14 @@ def _of_piece(options: LogOptions, make: Batches, piece: Piece) -> Iterator[pa.R
 def _of_entries(options: LogOptions, make: Batches, part: Entries) -> Iterator[pa.RecordBatch]:
     from penstock.spark.read.localfiles import Segments
 
-    make.reading(broker=options.broker or Path(part.folder).name, segment=part.folder)
+    broker, store = options.broker or Path(part.folder).name, Segments(part.folder)
     folder = Path(part.folder) / "consumequeue" / part.queue.topic / str(part.queue.queue_id)
     hint = "useConsumeQueue=false reads the log itself"
     at = part.first
-    for window, starts, first, base in Segments(part.folder).runs(
-        part.queue, part.first, part.until, make.window_bytes
-    ):
+    for window, starts, first, base in store.runs(part.queue, part.first, part.until, make.window_bytes):
+        if (segment := store.path_of(base)) != make.segment:
+            yield from make.rest()
+            make.reading(broker=broker, segment=segment)
         count = len(starts)
         try:
             rows = make.decoder.place(window, starts, first, base)

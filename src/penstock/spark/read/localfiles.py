@@ -97,6 +97,11 @@ class Segments:
             if there != os.fstat(descriptor).st_ino:
                 os.close(self._open.pop(base)[0])
 
+    def path_of(self, physical: int) -> str:
+        """The segment with this byte, of those that were read last."""
+        found = self._segment(physical)
+        return str(self.folder if found is None else self.folder / "commitlog" / f"{found[0]:020d}")
+
     def _segment(self, physical: int) -> tuple[int, int, int] | None:
         """(first byte, descriptor, size) of the segment with this byte."""
         for base, (descriptor, size) in self._open.items():
