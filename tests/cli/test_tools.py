@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.tools import confirm, permission, print_rows, repeat, time_text, with_json, with_registry
+from penstock.cli.tools import confirm, opened, permission, print_rows, repeat, time_text, with_json, with_registry
 from penstock.errors import ConnectionLost, NoRoute, TimedOut
 
 ROWS = [{"name": "a", "count": 5}, {"name": "longer", "count": 12345}]
@@ -79,3 +81,39 @@ def test_who_watches_goes_on_while_a_broker_starts_again(capsys: pytest.CaptureF
     with pytest.raises(TimedOut):  # and nobody asks again
         repeat(steps(None, TimedOut("slow")), 2.0, 2, slept.append)
     repeat(steps(None, KeyboardInterrupt()), 2.0, None, slept.append)
+
+
+def test_a_file_is_there_once_it_is_whole(tmp_path: Path) -> None:
+    """What is written in part is no export that another command takes for one, nor in the way of the next call."""
+    file, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
+
+    def fail() -> None:
+        with opened(str(file), False) as out:
+            out.write(b"half")
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            fail()
+        assert (file.exists(), part.read_bytes()) == (False, b"half")
+    with opened(str(file), False) as out:
+        out.write(b"whole")
+    assert (file.read_bytes(), part.exists()) == (b"whole", False)
+    with pytest.raises(click.UsageError), opened(str(file), False):
+        pass
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    with opened(str(link), True) as out:
+        out.write(b"again")
+        assert file.read_bytes() == b"whole"
+    assert (file.read_bytes(), link.is_symlink()) == (b"again", True)
+
+
+def test_a_device_stays_one(tmp_path: Path) -> None:
+    device = tmp_path / "pipe"
+    os.mkfifo(device)
+    reader = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    with opened(str(device), True) as out:
+        out.write(b"all")
+    assert (os.read(reader, 9), device.is_fifo()) == (b"all", True)
+    os.close(reader)

@@ -6,10 +6,11 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import IO, Literal, TypeVar
 
 import click
 
@@ -156,6 +157,27 @@ def size_bytes(text: str, option: str) -> int:
     if found is None:
         raise click.BadParameter(f"{text!r} is no size: write 500M, 10G, or a number of bytes", param_hint=option)
     return int(found[1]) << 10 * ("KMGT".index(found[2]) + 1 if found[2] else 0)
+
+
+@contextmanager
+def opened(name: str, force: bool) -> Iterator[IO[bytes]]:
+    """What is written to a file, or to standard output (-). The file is there once all is written; until then, and when that
+    fails, it lies in NAME.part. UsageError when one is there already, and `force` is not said.
+    """
+    if name == "-":
+        yield sys.stdout.buffer
+        return
+    path = Path(name).resolve()
+    if path.exists() and not force:
+        raise click.UsageError(f"{name} is there: --force writes over it")
+    if path.exists() and not path.is_file():  # a pipe, or a device
+        with path.open("wb") as out:
+            yield out
+        return
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as out:
+        yield out
+    part.replace(path)
 
 
 def confirm(question: str, force: bool) -> None:
