@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from penstock.cli.main import main
 from penstock.cli.tools import confirm, opened, permission, print_rows, repeat, time_text, with_json, with_registry
 from penstock.errors import ConnectionLost, NoRoute, TimedOut
 
@@ -117,3 +118,21 @@ def test_a_device_stays_one(tmp_path: Path) -> None:
         out.write(b"all")
     assert (os.read(reader, 9), device.is_fifo()) == (b"all", True)
     os.close(reader)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["top --interval", "dlq redrive g --rate", "status 127.0.0.1:1 --timeout", "bench pub --timeout"],
+)
+@pytest.mark.parametrize("number", ["nan", "-1", "-inf"])
+def test_a_number_that_nobody_can_wait_for_is_refused_at_once(words: str, number: str) -> None:
+    said = CliRunner().invoke(main, [*words.split(), number])
+    assert (said.exit_code, "Invalid value" in said.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words", ["top --interval", "dlq redrive g --rate", "status 127.0.0.1:1 --timeout", "bench pub --timeout"]
+)
+@pytest.mark.parametrize("number", ["inf", "1e300"])
+def test_nor_does_a_number_end_in_a_traceback(words: str, number: str) -> None:
+    assert CliRunner().invoke(main, [*words.split(), number]).exit_code == 2

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from penstock.cli.tools import Whole, opened, print_rows, printable, with_json, with_registry
+from penstock.cli.tools import Amount, Whole, opened, print_rows, printable, with_json, with_registry
 from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
 from penstock.errors import NotFound
@@ -96,7 +96,7 @@ def dlq_export(registry: str, as_json: bool, text: str, force: bool, group: str,
 @click.option("--id", "ids", multiple=True, help="Only the one with this id; may be said several times.")
 @click.option("--to", default="", metavar="TOPIC", help="To this topic, not to where each came from.")
 @click.option("-l", "--limit", type=click.IntRange(1), help="At most so many, the oldest.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many a second.")
+@click.option("--rate", type=Amount(0.001, 1_000_000), help="At most so many a second.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
 @click.option(
     "--delete", is_flag=True, help="Then take those out of sight that were sent again, as far as all before them were."

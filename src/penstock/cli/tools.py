@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 import click
 
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut
 
+DAY_S = 86_400
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Patterns that are compiled when one is needed: most verbs need none.
 _PIECE = r"([0-9]{1,12})(ms|s|min|m|h|d)"
@@ -23,6 +25,17 @@ _SIZE = r"([0-9]{1,15})([KMGT]?)(?:i?B)?"
 _DURATION = rf"(?:{_PIECE})+"
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class Amount(click.FloatRange):
+    """A number with a least and a most; `nan` is none, though it is neither less nor more."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click has it."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 def first_sentence(command: click.Command) -> str:
