@@ -12,7 +12,17 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import main
-from penstock.cli.tools import confirm, opened, permission, print_rows, repeat, time_text, with_json, with_registry
+from penstock.cli.tools import (
+    confirm,
+    due_ms,
+    opened,
+    permission,
+    print_rows,
+    repeat,
+    time_text,
+    with_json,
+    with_registry,
+)
 from penstock.errors import ConnectionLost, NoRoute, TimedOut
 
 ROWS = [{"name": "a", "count": 5}, {"name": "longer", "count": 12345}]
@@ -136,3 +146,10 @@ def test_a_number_that_nobody_can_wait_for_is_refused_at_once(words: str, number
 @pytest.mark.parametrize("number", ["inf", "1e300"])
 def test_nor_does_a_number_end_in_a_traceback(words: str, number: str) -> None:
     assert CliRunner().invoke(main, [*words.split(), number]).exit_code == 2
+
+
+def test_a_moment_long_past_is_now_and_one_too_far_away_is_refused() -> None:
+    for moment in ("1960-01-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00"):
+        assert due_ms(None, moment) == 0
+    with pytest.raises(click.BadParameter, match="9999"):
+        due_ms("999999999999d", None)

@@ -18,6 +18,7 @@ import click
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut
 
 DAY_S = 86_400
+MOMENT_MAX_MS = 253_402_300_799_000  # the last second of the year 9999
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Patterns that are compiled when one is needed: most verbs need none.
 _PIECE = r"([0-9]{1,12})(ms|s|min|m|h|d)"
@@ -111,7 +112,7 @@ def print_plan(rows: list[dict[str, object]], what: str, as_json: bool) -> None:
 
 def time_text(ms: int) -> str:
     """A time in ms as ISO 8601 has it."""
-    return datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(min(ms, MOMENT_MAX_MS) / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def permission(perm: int) -> str:
@@ -152,7 +153,10 @@ def due_ms(delay: str | None, moment: str | None) -> int | None:
     if delay is not None and moment is not None:
         raise click.UsageError("give --delay or --at")
     if delay is not None:
-        return time.time_ns() // 1_000_000 + duration_ms(delay, "--delay")
+        due = time.time_ns() // 1_000_000 + duration_ms(delay, "--delay")
+        if due > MOMENT_MAX_MS:
+            raise click.BadParameter(f"{delay!r} ends after the year 9999", param_hint="--delay")
+        return due
     if moment is None:
         return None
     try:
@@ -161,7 +165,7 @@ def due_ms(delay: str | None, moment: str | None) -> int | None:
         raise click.BadParameter(f"{moment!r} is no moment", param_hint="--at") from None
     if found.tzinfo is None:
         raise click.BadParameter(f"{moment!r} has no time zone: +00:00 is UTC", param_hint="--at")
-    return int(found.timestamp() * 1000)
+    return max(0, int(found.timestamp() * 1000))  # what is past is delivered at once, however long it is
 
 
 def size_bytes(text: str, option: str) -> int:
