@@ -131,6 +131,44 @@ def test_an_import_that_fails_says_where(broker: Broker, run: Run, tmp_path: Pat
     assert run("import", str(file), "--skip", "1", "--to", "into") == "sent 1 to into\n"
 
 
+def test_what_stands_before_a_bad_line_is_sent(broker: Broker, run: Run, tmp_path: Path) -> None:
+    """The error says so, and `--skip` passes over it."""
+    for name in ("before-a", "before-b"):
+        run("topic", "add", name, "--queues", "1")
+    file = tmp_path / "bad.jsonl"
+    rows = [json.dumps({"topic": f"before-{'aab'[number % 3]}", "body": str(number)}) for number in range(9)]
+    file.write_text("\n".join([*rows, "no JSON"]))
+    said = run("import", str(file), "--batch", "4", status=1)
+    assert "9 sent of what stands up to line 9: go on with --skip 9" in said
+    assert [len(read(run, name)) for name in ("before-a", "before-b")] == [6, 3]
+    run("send", "before-b", "--jsonl", "--batch", "4", "--file", str(file), status=1)
+    assert len(read(run, "before-b")) == 3 + 9
+
+
+def test_a_failing_or_interrupted_import_says_up_to_where_all_is_sent(
+    broker: Broker, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not up to where it was read: what waits for its batch is not sent."""
+    for name in ("half-a", "half-b"):
+        run("topic", "add", name, "--queues", "1")
+    file = tmp_path / "half.jsonl"
+    names = ("half-b", *["half-a"] * 5, "itno")
+    file.write_text(
+        "".join(json.dumps({"topic": name, "body": str(number)}) + "\n" for number, name in enumerate(names))
+    )
+    assert "4 sent of what stands up to line 0: " in run("import", str(file), "--batch", "4", status=3)
+    file.write_text("".join(json.dumps({"topic": "half-a", "body": str(number)}) + "\n" for number in range(6)))
+    add = Sender.add
+
+    def pressed(sender: Sender, message: Message, queue: Any, line: int = 0) -> None:
+        if message.body == b"5":
+            raise KeyboardInterrupt
+        add(sender, message, queue, line)
+
+    monkeypatch.setattr(Sender, "add", pressed)
+    assert "4 sent of what stands up to line 4: " in run("import", str(file), "--batch", "4", status=1)
+
+
 class Recorder:
     def __init__(self) -> None:
         self.sent: list[list[bytes]] = []

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.tools import confirm, permission, print_rows, repeat, time_text, with_json, with_registry
+from penstock.cli.main import main
+from penstock.cli.tools import (
+    confirm,
+    due_ms,
+    opened,
+    permission,
+    print_rows,
+    repeat,
+    time_text,
+    with_json,
+    with_registry,
+)
 from penstock.errors import ConnectionLost, NoRoute, TimedOut
 
 ROWS = [{"name": "a", "count": 5}, {"name": "longer", "count": 12345}]
@@ -79,3 +92,64 @@ def test_who_watches_goes_on_while_a_broker_starts_again(capsys: pytest.CaptureF
     with pytest.raises(TimedOut):  # and nobody asks again
         repeat(steps(None, TimedOut("slow")), 2.0, 2, slept.append)
     repeat(steps(None, KeyboardInterrupt()), 2.0, None, slept.append)
+
+
+def test_a_file_is_there_once_it_is_whole(tmp_path: Path) -> None:
+    """What is written in part is no export that another command takes for one, nor in the way of the next call."""
+    file, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
+
+    def fail() -> None:
+        with opened(str(file), False) as out:
+            out.write(b"half")
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            fail()
+        assert (file.exists(), part.read_bytes()) == (False, b"half")
+    with opened(str(file), False) as out:
+        out.write(b"whole")
+    assert (file.read_bytes(), part.exists()) == (b"whole", False)
+    with pytest.raises(click.UsageError), opened(str(file), False):
+        pass
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    with opened(str(link), True) as out:
+        out.write(b"again")
+        assert file.read_bytes() == b"whole"
+    assert (file.read_bytes(), link.is_symlink()) == (b"again", True)
+
+
+def test_a_device_stays_one(tmp_path: Path) -> None:
+    device = tmp_path / "pipe"
+    os.mkfifo(device)
+    reader = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    with opened(str(device), True) as out:
+        out.write(b"all")
+    assert (os.read(reader, 9), device.is_fifo()) == (b"all", True)
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["top --interval", "dlq redrive g --rate", "status 127.0.0.1:1 --timeout", "bench pub --timeout"],
+)
+@pytest.mark.parametrize("number", ["nan", "-1", "-inf"])
+def test_a_number_that_nobody_can_wait_for_is_refused_at_once(words: str, number: str) -> None:
+    said = CliRunner().invoke(main, [*words.split(), number])
+    assert (said.exit_code, "Invalid value" in said.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words", ["top --interval", "dlq redrive g --rate", "status 127.0.0.1:1 --timeout", "bench pub --timeout"]
+)
+@pytest.mark.parametrize("number", ["inf", "1e300"])
+def test_nor_does_a_number_end_in_a_traceback(words: str, number: str) -> None:
+    assert CliRunner().invoke(main, [*words.split(), number]).exit_code == 2
+
+
+def test_a_moment_long_past_is_now_and_one_too_far_away_is_refused() -> None:
+    for moment in ("1960-01-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00"):
+        assert due_ms(None, moment) == 0
+    with pytest.raises(click.BadParameter, match="9999"):
+        due_ms("999999999999d", None)

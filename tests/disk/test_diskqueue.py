@@ -15,7 +15,7 @@ from lying_disk import LyingFiles
 
 from disk.queue_parts import VECTORS, contents, drain, make, message, messages, put
 from penstock.disk import queuefiles
-from penstock.disk.diskqueue import DiskQueue
+from penstock.disk.diskqueue import DiskQueue, look
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import queues_in
 from penstock.errors import Closed, DiskFull, StoreError
@@ -410,6 +410,26 @@ def test_damage_in_a_file_without_sums_costs_its_rest(tmp_path: Path) -> None:
     assert path.with_name(path.name + ".bad").stat().st_size == size
     queue.done(len(found))
     assert not path.exists()
+
+
+@pytest.mark.parametrize("meta", [True, False])
+def test_what_their_limit_let_in_is_read_though_ours_is_smaller(tmp_path: Path, meta: bool) -> None:
+    """A size that nobody would put today is no damage where record follows record to the end."""
+    bodies = [message(0), bytes(40) + b"x" * 900, message(1), message(2) + b"y" * 700]
+    path = tmp_path / "t.diskqueue.000000.dat"
+    data = b"".join(struct.pack(">I", len(body)) + body for body in bodies)
+    path.write_bytes(data)
+    if meta:
+        (tmp_path / "t.diskqueue.meta.dat").write_bytes(b"4\n0,0\n0,%d\n" % len(data))
+    sizes = (26, 500)
+    queue = make(tmp_path, payload_bytes=sizes)
+    assert [payload for _, payload in look(queue)] == bodies
+    assert drain(queue) == bodies
+    assert (queue.damaged, queue.taken) == (0, 4)
+    path.write_bytes(data[:-1] + b"zzz")  # what does not lead on is damage, as ever
+    (tmp_path / "t.diskqueue.meta.dat").write_bytes(b"4\n0,0\n0,%d\n" % (len(data) + 2))
+    assert drain(make(tmp_path, payload_bytes=sizes)) == bodies[:1]
+    assert path.with_name(path.name + ".bad").exists()
 
 
 def test_damaged_sums_cost_no_message(tmp_path: Path) -> None:

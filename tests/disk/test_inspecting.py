@@ -152,3 +152,17 @@ def test_any_bytes(folder: Path, seed: int) -> None:
         assert path.name.startswith("nsqd.dat")
     verify(folder)
     assert path.read_bytes() == data
+
+
+def test_a_spare_segment_is_nobodys(folder: Path) -> None:
+    """A broker that works, or was killed, has them beside the topics; what is in them was a topic's once."""
+    before = verify(folder)
+    segment = next((folder / "queues" / "q").glob("*.queue"))
+    spare = folder / "queues" / ".spare_1.queue"
+    data = bytearray(segment.read_bytes())
+    data[20:60] = b"x" * 40
+    spare.write_bytes(data)
+    spare.with_suffix(".sums").write_bytes(segment.with_suffix(".sums").read_bytes())
+    report = verify(folder)
+    assert report.ok
+    assert (report.queue_segments, report.queue_messages) == (before.queue_segments, before.queue_messages)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
 
 import click
 
-from penstock.cli.tools import Command, Whole, duration_ms, print_rows, with_json, with_registry
+from penstock.cli.tools import DAY_S, Amount, Command, Whole, duration_ms, print_rows, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.message import Message, ReceivedMessage
@@ -229,7 +229,7 @@ async def _forget(admin: aio.Admin, group: str) -> None:
 def _options(command: Command) -> Command:
     for option in (
         click.option(
-            "--timeout", "timeout_s", type=click.FloatRange(1), default=120, show_default=True,
+            "--timeout", "timeout_s", type=Amount(1, DAY_S), default=120, show_default=True,
             help="Seconds, to receive all.",
         ),
         click.option("--kind", type=click.Choice(["log", "queue"]), default="log", show_default=True, help="Of our own topic."),

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO
 
 import click
 
-from penstock.cli.tools import Whole, print_rows, printable, with_json, with_registry
+from penstock.cli.tools import Amount, Whole, opened, print_rows, printable, with_json, with_registry
 from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
 from penstock.errors import NotFound
@@ -82,13 +77,11 @@ def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) ->
 def dlq_export(registry: str, as_json: bool, text: str, force: bool, group: str, file: str) -> None:
     """Write the dead letters of GROUP to FILE (-: standard output) as JSON lines, with all properties; none is taken away."""
     count = 0
-    if file != "-" and Path(file).exists() and not force:
-        raise click.UsageError(f"{file} is there: --force writes over it")
     with DeadLetters(registry) as letters:
         letters.find(group)  # before a file is made
-        with _opened(file) as out:
+        with opened(file, force) as out:
             for message, redriven in letters.letters(group, text):
-                out.write(json.dumps(exported(message, redriven=redriven), ensure_ascii=False) + "\n")
+                out.write(json.dumps(exported(message, redriven=redriven), ensure_ascii=False).encode() + b"\n")
                 count += 1
     if file != "-":
         click.echo(
@@ -103,7 +96,7 @@ def dlq_export(registry: str, as_json: bool, text: str, force: bool, group: str,
 @click.option("--id", "ids", multiple=True, help="Only the one with this id; may be said several times.")
 @click.option("--to", default="", metavar="TOPIC", help="To this topic, not to where each came from.")
 @click.option("-l", "--limit", type=click.IntRange(1), help="At most so many, the oldest.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many a second.")
+@click.option("--rate", type=Amount(0.001, 1_000_000), help="At most so many a second.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
 @click.option(
     "--delete", is_flag=True, help="Then take those out of sight that were sent again, as far as all before them were."
@@ -163,12 +156,3 @@ def _plain(text: str) -> str:
     end = "" if len(text) <= TEXT_CHARS_MAX else f"… ({len(text):,} characters)"
     signs = text[:TEXT_CHARS_MAX]
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in signs) + end
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[IO[str]]:
-    if file == "-":
-        yield sys.stdout
-    else:
-        with open(file, "w", encoding="utf-8") as out:
-            yield out

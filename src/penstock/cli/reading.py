@@ -12,10 +12,9 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from itertools import islice
-from pathlib import Path
-from typing import IO, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import click
 
@@ -24,7 +23,7 @@ from penstock.cli.messages import row_of
 from penstock.cli.rows import BadRow, Row, body_fields, row_of_browsed
 from penstock.cli.rows import row_of as whole_row
 from penstock.cli.sending import check_topic
-from penstock.cli.tools import position, printable, with_json, with_registry
+from penstock.cli.tools import opened, position, printable, with_json, with_registry
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import selector_of
 from penstock.errors import NotFound
@@ -332,7 +331,7 @@ def export(
             check_channel(registry, topic, channel)
         rows = _browsed(registry, topic, channel)
     count = 0
-    with _opened(file, force) as out:
+    with opened(file, force) as out:
         try:
             for row in rows:
                 out.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
@@ -340,19 +339,11 @@ def export(
                 if count == limit:
                     break
         except BadRow as error:
-            raise click.ClickException(f"{error}; {count} are written") from None
+            raise click.ClickException(f"{error}; {count} are written to {out.name}") from None
     if file != "-":
         click.echo(
             json.dumps({"topic": topic, "file": file, "count": count}) if as_json else f"{count} written to {file}"
         )
-
-
-def _opened(file: str, force: bool) -> AbstractContextManager[IO[bytes]]:
-    if file == "-":
-        return nullcontext(sys.stdout.buffer)
-    if Path(file).exists() and not force:
-        raise click.UsageError(f"{file} is there: --force writes over it")
-    return open(file, "wb")
 
 
 def _browsed(registry: str, topic: str, channel: str) -> Iterator[Row]:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Literal, TypedDict, Unpack
 
@@ -151,6 +151,7 @@ class Sender:
 
     def __init__(self, producer: penstock.Producer, batch: int, *, tell: bool = False, as_json: bool = False) -> None:
         self.count = 0
+        self.first: int | None = None  # the line of the first message that is not sent yet
         self._producer = producer
         self._batch = batch
         self._tell = tell
@@ -160,17 +161,19 @@ class Sender:
         self._bytes = 0
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send them all. When one fails, those before it are sent."""
-        for message in messages:
-            self.add(message, None)
-        self.flush()
+        """Send them all. When one is none, those before it are sent."""
+        with _flushed([self]):
+            for message in messages:
+                self.add(message, None)
 
-    def add(self, message: Message, queue: MessageQueue | None) -> None:
-        """One more, to a message queue or to any."""
+    def add(self, message: Message, queue: MessageQueue | None, line: int = 0) -> None:
+        """One more, to a message queue or to any. Where it stands tells up to where everything is sent."""
         due = message.delay_level or message.deliver_at_ms is not None
         waiting = self._waiting
         if waiting and (due or queue != self._queue or waiting[0].topic != message.topic):
             self.flush()
+        if not self._waiting:
+            self.first = line
         self._waiting.append(message)
         self._queue = queue
         self._bytes += len(message.body)
@@ -182,8 +185,8 @@ class Sender:
         self._producer.close()
 
     def flush(self) -> None:
-        """Send what waits."""
-        messages, self._waiting, self._bytes = self._waiting, [], 0
+        """Send what waits. When that fails it waits on."""
+        messages = self._waiting
         if not messages:
             return
         queue = self._queue
@@ -191,6 +194,7 @@ class Sender:
             receipt = self._producer.send(messages[0], queue=queue)
         else:
             receipt = self._producer.send_batch(messages, queue=queue)
+        self._waiting, self._bytes, self.first = [], 0, None
         self.count += len(messages)
         if not self._tell:
             return
@@ -200,6 +204,19 @@ class Sender:
             return
         row = {"topic": to.topic, "broker": to.broker, "queue": to.queue_id, "offset": receipt.queue_offset}
         click.echo(json.dumps(row | {"status": status, "count": len(messages), "msgId": receipt.msg_id}))
+
+
+@contextmanager
+def _flushed(senders: Collection[Sender]) -> Iterator[None]:
+    """Send what waits at the end, and before a line that is no message: the error says that it is sent."""
+    try:
+        yield
+    except click.ClickException:
+        for sender in senders:
+            sender.flush()
+        raise
+    for sender in senders:
+        sender.flush()
 
 
 @click.command("import")
@@ -222,31 +239,31 @@ def import_command(
     queues: dict[str, list[MessageQueue]] = {}
     at = skip
     try:
-        for number, line in enumerate(file, 1):
-            if number <= skip or not line.strip():
-                continue
-            row = parse_row_at(line, number)
-            topic = to or str(row.get("topic") or "")
-            if not topic:
-                raise click.ClickException(f"line {number}: it names no topic; give --to")
-            message = made(row, topic, number)
-            if topic not in counts:
-                counts[topic] = 0
-                kind = _kind(registry, topic, row, new)
+        with _flushed(senders.values()):
+            for number, line in enumerate(file, 1):
+                if number <= skip or not line.strip():
+                    continue
+                row = parse_row_at(line, number)
+                topic = to or str(row.get("topic") or "")
+                if not topic:
+                    raise click.ClickException(f"line {number}: it names no topic; give --to")
+                message = made(row, topic, number)
+                if topic not in counts:
+                    counts[topic] = 0
+                    kind = _kind(registry, topic, row, new)
+                    if not dry_run:
+                        producer = penstock.Producer(registry, kind=kind)
+                        senders[topic] = Sender(producer.start(), batch)
+                        queues[topic] = producer.queues(topic) if kind == "log" else []
+                counts[topic] += 1
                 if not dry_run:
-                    producer = penstock.Producer(registry, kind=kind)
-                    senders[topic] = Sender(producer.start(), batch)
-                    queues[topic] = producer.queues(topic) if kind == "log" else []
-            counts[topic] += 1
-            if not dry_run:
-                _add(senders[topic], message, row, queues[topic])
-                at = number
-        for sender in senders.values():
-            sender.flush()
-    except Exception:
+                    _add(senders[topic], message, row, queues[topic], number)
+                    at = number
+    except (Exception, KeyboardInterrupt):
         if any(sender.count for sender in senders.values()):
             sent = sum(sender.count for sender in senders.values())
-            click.echo(f"penstock: {sent} sent of what stands up to line {at}", err=True)
+            whole = min((sender.first - 1 for sender in senders.values() if sender.first is not None), default=at)
+            click.echo(f"penstock: {sent} sent of what stands up to line {whole}: go on with --skip {whole}", err=True)
         raise
     finally:
         for sender in senders.values():
@@ -267,7 +284,7 @@ def _kind(registry: str, topic: str, row: Row, new: bool) -> Literal["log", "que
     return "queue" if row.get("kind") == "queue" else "log"
 
 
-def _add(sender: Sender, message: Message, row: Row, queues: list[MessageQueue]) -> None:
+def _add(sender: Sender, message: Message, row: Row, queues: list[MessageQueue], line: int) -> None:
     number = row.get("queue")
     queue = queues[number % len(queues)] if queues and isinstance(number, int) and not message.sharding_key else None
-    sender.add(message, queue)
+    sender.add(message, queue, line)

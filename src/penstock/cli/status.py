@@ -6,7 +6,7 @@ import json
 
 import click
 
-from penstock.cli.tools import printable, with_json
+from penstock.cli.tools import DAY_S, Amount, printable, with_json
 from penstock.wire.addresses import split_address
 
 TIMED_OUT = 124
@@ -39,7 +39,7 @@ def ask(address: str, timeout_s: float) -> dict[str, object]:
 @click.command()
 @with_json
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=5, show_default=True, help="Seconds."
+    "--timeout", "timeout_s", type=Amount(0, DAY_S, min_open=True), default=5, show_default=True, help="Seconds."
 )
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...", envvar="PENSTOCK_HTTP")
 def status(as_json: bool, timeout_s: float, addresses: tuple[str, ...]) -> None:

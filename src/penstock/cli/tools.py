@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import IO, Any, Literal, TypeVar
 
 import click
 
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut
 
+DAY_S = 86_400
+MOMENT_MAX_MS = 253_402_300_799_000  # the last second of the year 9999
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Patterns that are compiled when one is needed: most verbs need none.
 _PIECE = r"([0-9]{1,12})(ms|s|min|m|h|d)"
@@ -22,6 +26,17 @@ _SIZE = r"([0-9]{1,15})([KMGT]?)(?:i?B)?"
 _DURATION = rf"(?:{_PIECE})+"
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class Amount(click.FloatRange):
+    """A number with a least and a most; `nan` is none, though it is neither less nor more."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click has it."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 def first_sentence(command: click.Command) -> str:
@@ -97,7 +112,7 @@ def print_plan(rows: list[dict[str, object]], what: str, as_json: bool) -> None:
 
 def time_text(ms: int) -> str:
     """A time in ms as ISO 8601 has it."""
-    return datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(min(ms, MOMENT_MAX_MS) / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def permission(perm: int) -> str:
@@ -138,7 +153,10 @@ def due_ms(delay: str | None, moment: str | None) -> int | None:
     if delay is not None and moment is not None:
         raise click.UsageError("give --delay or --at")
     if delay is not None:
-        return time.time_ns() // 1_000_000 + duration_ms(delay, "--delay")
+        due = time.time_ns() // 1_000_000 + duration_ms(delay, "--delay")
+        if due > MOMENT_MAX_MS:
+            raise click.BadParameter(f"{delay!r} ends after the year 9999", param_hint="--delay")
+        return due
     if moment is None:
         return None
     try:
@@ -147,7 +165,7 @@ def due_ms(delay: str | None, moment: str | None) -> int | None:
         raise click.BadParameter(f"{moment!r} is no moment", param_hint="--at") from None
     if found.tzinfo is None:
         raise click.BadParameter(f"{moment!r} has no time zone: +00:00 is UTC", param_hint="--at")
-    return int(found.timestamp() * 1000)
+    return max(0, int(found.timestamp() * 1000))  # what is past is delivered at once, however long it is
 
 
 def size_bytes(text: str, option: str) -> int:
@@ -156,6 +174,27 @@ def size_bytes(text: str, option: str) -> int:
     if found is None:
         raise click.BadParameter(f"{text!r} is no size: write 500M, 10G, or a number of bytes", param_hint=option)
     return int(found[1]) << 10 * ("KMGT".index(found[2]) + 1 if found[2] else 0)
+
+
+@contextmanager
+def opened(name: str, force: bool) -> Iterator[IO[bytes]]:
+    """What is written to a file, or to standard output (-). The file is there once all is written; until then, and when that
+    fails, it lies in NAME.part. UsageError when one is there already, and `force` is not said.
+    """
+    if name == "-":
+        yield sys.stdout.buffer
+        return
+    path = Path(name).resolve()
+    if path.exists() and not force:
+        raise click.UsageError(f"{name} is there: --force writes over it")
+    if path.exists() and not path.is_file():  # a pipe, or a device
+        with path.open("wb") as out:
+            yield out
+        return
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as out:
+        yield out
+    part.replace(path)
 
 
 def confirm(question: str, force: bool) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 import click
 
 import penstock
-from penstock.cli.tools import print_rows, printable, repeat, with_json, with_registry
+from penstock.cli.tools import DAY_S, Amount, print_rows, printable, repeat, with_json, with_registry
 from penstock.errors import NoRoute
 
 Row = dict[str, object]
@@ -112,7 +112,7 @@ def lines(rows: Iterable[Row], width: int, height: int) -> Iterator[str]:
 @click.command()
 @with_registry
 @with_json
-@click.option("--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds.")
+@click.option("--interval", type=Amount(0.1, DAY_S), default=2.0, show_default=True, help="Seconds.")
 @click.option("--count", type=click.IntRange(1), help="So often, then end.")
 def top(registry: str, as_json: bool, interval: float, count: int | None) -> None:
     """Show topics with their readers, rates and lag, the busiest first, again and again until Ctrl-C."""

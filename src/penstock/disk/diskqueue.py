@@ -71,8 +71,9 @@ class Handed:
 class DiskQueue:
     """One queue, first in, first out. Nothing is on the disk before the first message.
 
-    `payload_bytes`: a payload has so many at least; at most so many are believed of records without a sum. `present` are the
-    numbers of the queue's files where the caller knows them (`queues_in`), else the folder is looked through.
+    `payload_bytes`: the least of a payload, and the most that is believed of a record without a sum by itself
+    (`queuefiles.believed`). `present` are the numbers of the queue's files where the caller knows them (`queues_in`), else
+    the folder is looked through.
     StoreError when the disk cannot be read or repaired.
     """
 
@@ -263,7 +264,7 @@ class DiskQueue:
         n = sums.find(at) if sums is not None else 0
         if sums is None or n == len(sums):
             record = file.record(at, end)
-            matches = record is not None and self.sizes[0] <= len(record) - 4 <= self.sizes[1]
+            matches = queuefiles.believed(file, record, at, end, self.sizes)
             following = end
         elif sums.start(n) != at:
             self._next = (number, min(end, _start_around(file, sums, n, at)))
@@ -479,7 +480,7 @@ def _look_into(
     while at < end:
         if sums is None:
             record = file.record(at, end)
-            good = record is not None and sizes[0] <= len(record) - LENGTH.size <= sizes[1]
+            good = queuefiles.believed(file, record, at, end, sizes)
             at = at + len(record) if record is not None and good else end
         elif n == len(sums) or sums.start(n) >= end:
             return
