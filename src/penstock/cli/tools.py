@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Literal, TypeVar
 
 import click
 
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut
 
 DAY_S = 86_400
-MOMENT_MAX_MS = 253_402_300_799_000  # the last second of the year 9999
+TIME_MAX_MS = 253_402_300_799_000  # the last second of the year 9999
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Patterns that are compiled when one is needed: most verbs need none.
 _PIECE = r"([0-9]{1,12})(ms|s|min|m|h|d)"
@@ -31,7 +31,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 class Amount(click.FloatRange):
     """A number with a least and a most; `nan` is none, though it is neither less nor more."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """As click has it."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
@@ -112,7 +112,7 @@ def print_plan(rows: list[dict[str, object]], what: str, as_json: bool) -> None:
 
 def time_text(ms: int) -> str:
     """A time in ms as ISO 8601 has it."""
-    return datetime.fromtimestamp(min(ms, MOMENT_MAX_MS) / 1000, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(min(ms, TIME_MAX_MS) / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def permission(perm: int) -> str:
@@ -154,7 +154,7 @@ def due_ms(delay: str | None, moment: str | None) -> int | None:
         raise click.UsageError("give --delay or --at")
     if delay is not None:
         due = time.time_ns() // 1_000_000 + duration_ms(delay, "--delay")
-        if due > MOMENT_MAX_MS:
+        if due > TIME_MAX_MS:
             raise click.BadParameter(f"{delay!r} ends after the year 9999", param_hint="--delay")
         return due
     if moment is None:
