@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from disk.queue_parts import contents, drain, make, message, messages
+from disk.queue_parts import contents, drain, make, message, messages, put
 from peers.conftest import CACHE, HERE, install
 
 MODULE = "github.com/nsqio/go-diskqueue@v1.1.0"
@@ -41,8 +41,8 @@ def go(program: str, folder: Path, *script: str, size: int = 400, quiet: bool = 
 def test_they_go_on_with_ours(theirs: str, tmp_path: Path, size: int, taken: int) -> None:
     queue = make(tmp_path, max_bytes_per_file=size)
     for n in range(30):
-        queue.put(message(n))
-    queue.take(taken)
+        put(queue, message(n))
+    queue.take_payloads(taken)
     queue.done(taken)
     queue.close()
     assert go(theirs, tmp_path, f"take:{30 - taken}", "from:30", "put:9", "take:9", "close", size=size) == messages(
@@ -55,9 +55,9 @@ def test_they_go_on_with_ours(theirs: str, tmp_path: Path, size: int, taken: int
 def test_they_read_what_we_left_when_killed(theirs: str, tmp_path: Path) -> None:
     """The library believes positions of a meta file only up to a point; what was flushed it finds."""
     queue = make(tmp_path, max_bytes_per_file=4000)
-    queue.put_many(messages(20))
+    put(queue, *messages(20))
     queue.sync()
-    queue.put_many(messages(20, 25))
+    put(queue, *messages(20, 25))
     assert go(theirs, tmp_path, "take:25", "close", size=4000, quiet=False) == messages(25)
 
 
@@ -72,8 +72,8 @@ def test_turn_about(theirs: str, tmp_path: Path, size: int) -> None:
         else:
             queue = make(tmp_path, max_bytes_per_file=size)
             for n in range(first, first + 10):
-                queue.put(message(n))
-            found += queue.take(7)
+                put(queue, message(n))
+            found += queue.take_payloads(7)
             queue.done(7)
             queue.close()
     assert found + drain(make(tmp_path)) == messages(60)
@@ -85,8 +85,8 @@ def test_the_same_work_leaves_the_same_bytes(theirs: str, tmp_path: Path) -> Non
     others.mkdir()
     queue = make(ours, max_bytes_per_file=1000)
     for n in range(300):
-        queue.put(message(n))
-    queue.take(123)
+        put(queue, message(n))
+    queue.take_payloads(123)
     queue.done(123)
     queue.close()
     go(theirs, others, "put:300", "take:123", "close", size=1000)
