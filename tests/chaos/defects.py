@@ -93,8 +93,8 @@ def position_of_memory() -> None:
     """After a kill the records of the last segment are not looked for: their number is what was known at its start."""
     scan = ReadySegment._scan
 
-    def short(self: ReadySegment, limit: int) -> None:
-        scan(self, limit)
+    def short(self: ReadySegment, *given: Any) -> None:
+        scan(self, *given)
         while self.count and self.count % 64:
             self.count -= 1
             self.end = self.start(self.count)
@@ -157,7 +157,7 @@ DEFECTS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {  # what is pl
     "read position before finish": (read_position_before_finish, ("Q1", "Q6")),
     "deferred forgotten": (deferred_forgotten, ("Q1", "Q6")),
     "deferred early": (deferred_early, ("Q4",)),
-    "position of memory": (position_of_memory, ("Q1", "Q6")),
+    "position of memory": (position_of_memory, ("Q1", "Q5", "Q6")),
     "batches in parts": (batches_in_parts, ("Q7",)),
     "ids again": (ids_again, ("Q3",)),
 }

@@ -17,7 +17,9 @@ def test_queue_kills(level: str, rounds: int) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("defect", ["answered before appended", "finished in memory"])
+@pytest.mark.parametrize(
+    "defect", ["answered before appended", "finished in memory", "deferred early", "position of memory", "ids again"]
+)
 def test_planted_defects_are_found(defect: str) -> None:
     rule, _ = find_defect(defect, seed=7)
     assert rule in DEFECTS[defect][1]
