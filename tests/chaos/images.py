@@ -234,6 +234,7 @@ class Images:
             journal.write(file.fileno(), self.done, sure)
         self.done = sure
         image = self.folder / "image"
+        image.unlink(missing_ok=True)  # a new file: mount goes on with the device, and the cache, of one it has seen
         _run("cp", "--sparse=always", flushed, image, check=True)
         with image.open("r+b") as file:
             written, pages = journal.write(file.fileno(), sure, cut.at, random.Random(~cut.seed))
@@ -424,7 +425,7 @@ class Run:
                 assert not strange, f"set aside: {strange[:3]}"
         finally:
             known.jobs.lines.close()
-            _run("umount", at)
+            _run("umount", at, check=True)
         return there
 
     def _ask(self, victim: Victim, known: Known, fresh: list[tuple[bytes, list[bytes]]]) -> str:

@@ -50,15 +50,26 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 class KeepingFiles(LyingFiles):
-    """A lying disk that does not give the inode of a removed file to a new one: it knows contents by inode."""
+    """A lying disk that does not give the inode of a removed file to a new one: it knows contents by inode. It also knows
+    what a killed queue has left open.
+    """
 
     def __init__(self, root: Path, seed: int = 0) -> None:
         super().__init__(root, seed)
-        self._held: list[int] = []
+        self._descriptors: set[int] = set()
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        fd = super().open(path, create=create, writable=writable)
+        self._descriptors.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._descriptors.discard(fd)
+        super().close(fd)
 
     def _hold(self, path: Path) -> None:
         if path.is_file():
-            self._held.append(super().open(path, writable=False))
+            self.open(path, writable=False)
 
     def unlink(self, path: Path) -> None:
         self._hold(path)
@@ -69,6 +80,5 @@ class KeepingFiles(LyingFiles):
         super().rename(old, new)
 
     def let_go(self) -> None:
-        for fd in self._held:
+        for fd in list(self._descriptors):
             self.close(fd)
-        self._held = []

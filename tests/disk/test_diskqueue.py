@@ -549,6 +549,24 @@ def test_a_torn_tail_is_cut(tmp_path: Path, length: int) -> None:
     assert not list(tmp_path.glob("*.bad"))
 
 
+@pytest.mark.parametrize("kept", [0, 2])
+def test_calls_of_which_no_page_came_to_the_disk_were_never_there(tmp_path: Path, kept: int) -> None:
+    """The power went before anything was flushed: the disk has the length of the file and its sums, and zeros behind `kept`
+    calls of five. That is no damage.
+    """
+    queue = make(tmp_path, max_bytes_per_file=4000)
+    path = tmp_path / "t.diskqueue.000000.dat"
+    ends = [0]
+    for n in range(5):
+        put(queue, message(n))
+        ends.append(path.stat().st_size)
+    path.write_bytes(path.read_bytes()[: ends[kept]] + bytes(ends[5] - ends[kept]))
+    (tmp_path / "t.diskqueue.meta.dat").unlink(missing_ok=True)
+    again = make(tmp_path, max_bytes_per_file=4000)
+    assert (again.depth, drain(again), again.damaged) == (kept, messages(kept), 0)
+    assert not list(tmp_path.glob("*.bad"))
+
+
 @pytest.mark.parametrize("tail", [b"\0\0", struct.pack(">I", 300) + b"x" * 50, bytes(900)])
 def test_a_torn_tail_of_theirs_is_cut(tmp_path: Path, tail: bytes) -> None:
     folder = shutil.copytree(VECTORS / "unsynced", tmp_path / "q")

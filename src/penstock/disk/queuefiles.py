@@ -350,12 +350,14 @@ def _weigh(
             stop += 1
         found = [file.record(sums.start(k), size) for k in range(n, stop)]
         whole = all(record is not None and sums.sum_matches(n + k, record) for k, record in enumerate(found))
-        if (whole and not sums.more(stop - 1)) or not (trusted or stop == len(sums)):
+        sound = whole and not sums.more(stop - 1)
+        if not sound and (stop == len(sums) or file.zeros(sums.start(n), size)):
+            torn = True  # in this call, or nothing was written from here on
+            break
+        if sound or not trusted:
             kept.entries.extend(sums.entries[n:stop])
             last = found[-1]
             end = sums.start(stop - 1) + len(last) if last is not None else min(size, sums.start(stop))
-        elif stop == len(sums):
-            torn = True
         else:
             holes.append((sums.start(n), sums.start(stop)))
         n = stop
