@@ -134,8 +134,8 @@ async def alter(admin: Admin, topic: str, wanted: Wanted) -> None:
     if any(row["kind"] != "log" for row in found):
         raise ValueError(f"{topic} is a queue topic: nothing of it can be changed")
     queues = wanted.get("writeQueues")
-    for row in found if queues is not None else ():
-        await admin.create_topic(topic, queues, broker=row["broker"], force=True)
+    if queues is not None:
+        await admin.create_topic(topic, queues, force=True, new=False)
     rest = {name: wanted.get(name) for name in ("retentionMs", "retentionBytes", "trace")}
     if any(value is not None for value in rest.values()):
         trace = rest["trace"]
