@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -20,7 +21,7 @@ import click
 
 import penstock
 from penstock.cli.messages import row_of
-from penstock.cli.rows import BadRow, Row, body_fields, row_of_browsed
+from penstock.cli.rows import BadRow, Row, body_fields, row_of_browsed, whole_of_browsed
 from penstock.cli.rows import row_of as whole_row
 from penstock.cli.sending import check_topic
 from penstock.cli.tools import opened, position, printable, with_json, with_registry
@@ -352,7 +353,18 @@ def _browsed(registry: str, topic: str, channel: str) -> Iterator[Row]:
             for broker in admin.brokers():
                 after: str | None = ""
                 while after is not None:
-                    rows, after = admin.browse_page(
-                        broker, after, topic=topic, channel=channel, state=state, body_bytes=BROWSED_MAX
-                    )
-                    yield from map(row_of_browsed, rows)
+                    page = partial(
+                        admin.browse_page, broker, after, topic=topic, channel=channel, state=state,
+                        body_bytes=BROWSED_MAX,
+                    )  # fmt: skip
+                    rows, after = page()
+                    more = partial(
+                        _rest, page
+                    )  # what is cut off is the first row of a page: it has no room behind another
+                    for row in rows:
+                        yield row_of_browsed(whole_of_browsed(row, more))
+
+
+def _rest(page: Callable[..., tuple[list[Row], str | None]], begin: int) -> Row | None:
+    rows, _ = page(body_from=begin)
+    return rows[0] if rows else None

@@ -266,11 +266,15 @@ class Admin(_BrokerAdmin):
         return portal().run(self._inner.brokers())
 
     def browse_page(
-        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int
+        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int, body_from: int = 0
     ) -> tuple[list[Json], str | None]:
-        """Some rows of one broker behind the place `after`, and where to go on; None at the end. NotFound."""
+        """Some rows of one broker behind the place `after`, and where to go on; None at the end. With `body_from` one row
+        alone, and of its body what is behind so many bytes. NotFound.
+        """
         return portal().run(
-            self._inner.browse_page(broker, after, topic=topic, channel=channel, state=state, body_bytes=body_bytes)
+            self._inner.browse_page(
+                broker, after, topic=topic, channel=channel, state=state, body_bytes=body_bytes, body_from=body_from
+            )
         )
 
     def delayed(

@@ -219,11 +219,15 @@ class QueueAdmin(ClusterAdmin):
         return found[-limit:] if start == "last" else found[:limit]
 
     async def browse_page(
-        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int
+        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int, body_from: int = 0
     ) -> tuple[list[Json], str | None]:
-        """Some rows of one broker behind the place `after`, and where to go on; None at the end. NotFound."""
+        """Some rows of one broker behind the place `after`, and where to go on; None at the end. With `body_from` one row
+        alone, and of its body what is behind so many bytes. NotFound.
+        """
         address = (await self._by_name(broker))[broker]
         ext = {"topic": topic, "channel": channel, "state": state, "bodyBytes": str(body_bytes), "limit": "1000"}
+        if body_from:
+            ext |= {"limit": "1", "bodyFrom": str(body_from)}
         try:
             page = await self._own(address, RequestCode.BROWSE, **ext, after=after)
         except BrokerRefused as refused:
