@@ -261,6 +261,7 @@ class Registry:
             return
         log.info("topic deleted name=%s kind=%s", printable(topic.name), topic.kind)
         topic.remove()
+        self.folder.forget(topic.name)
         self._flush.forget(topic)
         self.changed(topic, not topic.ephemeral)
 
