@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.browse import Wanted, row
-from penstock.broker.nsq.looking import Seen
-from penstock.cli.rows import BadRow, body_fields, message_of, parse_row, row_of, row_of_browsed, whole_of_browsed
+from penstock.cli.rows import BadRow, body_fields, message_of, parse_row, row_of
 from penstock.message import ReceivedMessage
 
 
@@ -75,26 +73,3 @@ def test_no_row(line: Any) -> None:
 def test_no_message(given: dict[str, Any]) -> None:
     with pytest.raises(BadRow):
         message_of(given, "t", 0)
-
-
-@pytest.mark.parametrize("body", ["äöü" * 9, b"\xff" * 50, b"text, then \xff\xfe"])
-def test_a_body_that_was_cut_off_is_read_to_its_end(body: str | bytes) -> None:
-    data = body.encode() if isinstance(body, str) else body
-    asked = []
-
-    def piece(begin: int) -> dict[str, Any]:
-        asked.append(begin)
-        wanted = Wanted("t", body_bytes=7, body_from=begin)
-        return dict(row(wanted, "c", Seen("i", 5_000_000, 1, data, {})))
-
-    whole = whole_of_browsed(piece(0), piece)
-    assert len(asked) >= 2
-    assert message_of(row_of_browsed(whole), "t", 0).body == data
-    assert whole_of_browsed(whole, piece) is whole
-
-
-@pytest.mark.parametrize("then", [None, {"id": "other", "encoding": "text", "body": "xy"}, "an older broker's"])
-def test_a_body_that_goes_away_meanwhile_is_none(then: Any) -> None:
-    first = {"cut": True, "id": "x", "size": 5, "encoding": "text", "body": "abc"}
-    with pytest.raises(BadRow, match="went away"):
-        whole_of_browsed(first, lambda begin: first if isinstance(then, str) else then)

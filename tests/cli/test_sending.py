@@ -197,15 +197,16 @@ def test_batches_end_where_they_must() -> None:
     assert recorder.sent == [[b"1"], [b"later"], [b"2"], [b"3", large], [b"4"]]
 
 
-def test_a_message_larger_than_a_page_is_exported_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("export",), ("dlq", "export")])
+def test_a_message_larger_than_a_page_is_exported_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
     with Broker(tmp_path / "data", max_msg_size=10 << 20, max_body_size=10 << 20) as broker:
-        CliRunner().invoke(main, ["topic", "add", "large", "--kind", "queue", "-n", broker.registry])
+        CliRunner().invoke(main, ["topic", "add", "large.c.dead", "--kind", "queue", "-n", broker.registry])
         bodies = [b"before", b"\xff" * (9 << 20), b"behind"]
         with Producer(broker.registry, kind="queue") as producer:
             for body in bodies:
-                producer.send(Message("large", body))
+                producer.send(Message("large.c.dead", body))
         file = tmp_path / "large.jsonl"
-        done = CliRunner().invoke(main, ["export", "large", str(file), "-n", broker.registry])
+        done = CliRunner().invoke(main, [*words, "large.c.dead", str(file), "-n", broker.registry])
         assert done.output == f"3 written to {file}\n"
         found = [message_of(json.loads(line), "t", 0).body for line in file.read_bytes().splitlines()]
         assert found == bodies

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable
 from typing import Any
 
 from penstock.cli.tools import TIME_MAX_MS
@@ -50,38 +49,6 @@ def row_of(message: ReceivedMessage) -> Row:
         "properties": dict(message.properties),
         **body_fields(message.body),
     }
-
-
-def whole_of_browsed(row: Row, more: Callable[[int], Row | None]) -> Row:
-    """A message as BROWSE shows it, with its whole body: `more` gives the row again with what is behind so many bytes. BadRow
-    when the message went away meanwhile.
-    """
-    if not row["cut"]:
-        return row
-    body, piece = bytearray(), row
-    while piece["id"] == row["id"] and (part := _part(piece)):
-        body += part
-        if len(body) >= row["size"]:
-            break
-        found = more(len(body))
-        if found is None:
-            break
-        piece = found
-    if len(body) != row["size"]:
-        raise BadRow(f"message {row['id']} of {row['size']:,} bytes went away while it was read")
-    return {**row, "cut": False, "encoding": "base64", "body": base64.b64encode(body).decode()} | _as_text(body)
-
-
-def _part(row: Row) -> bytes:
-    body: str = row["body"]
-    return base64.b64decode(body) if row["encoding"] == "base64" else body.encode()
-
-
-def _as_text(body: bytes | bytearray) -> Row:
-    try:
-        return {"encoding": "text", "body": body.decode()}
-    except UnicodeDecodeError:
-        return {}
 
 
 def row_of_browsed(row: Row) -> Row:
