@@ -240,6 +240,30 @@ def test_a_folder_that_is_in_use_is_told_as_by_a_single_broker(tmp_path: Path) -
     assert "in use by another broker" in ended.stderr
 
 
+def test_a_folder_that_cannot_be_read_keeps_none_of_the_others_from_starting(tmp_path: Path) -> None:
+    with up(tmp_path):
+        pass
+    tables = [tmp_path / "store.json", tmp_path / "broker-a-2" / "store.json"]
+    whole = tables[1].read_text()
+    newer = json.dumps({**json.loads(whole), "formatVersion": 99, "sum": None}).replace(', "sum": null', "")
+    tables[1].write_text(newer)
+    with up(tmp_path) as one:
+        first, second = one.ready["brokers"]
+        assert "error" not in first
+        assert "version 99" in second["error"]
+        assert one.ready["remoting"] == first["remoting"]
+        assert "broker not started, the others run without it name=broker-a-2" in sentences(tmp_path / "up.log")
+        with Admin(one.registry) as admin:
+            assert list(admin.cluster_info().brokers) == ["broker-a"]
+        tables[1].write_text(whole)
+        eventually(lambda: "broker started again name=broker-a-2" in sentences(tmp_path / "up.log"))
+    for table in tables:
+        table.write_text(newer)
+    none = subprocess.run(command(tmp_path, 2, *ANY_PORTS), capture_output=True, text=True, timeout=60)
+    assert none.returncode == 1
+    assert all(f"{name}: " in none.stderr.splitlines()[-1] for name in ("broker-a", "broker-a-2"))
+
+
 def test_a_process_that_cannot_be_made_is_a_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no end of the watching: it is tried again."""
     monkeypatch.setattr(sys, "executable", "/nowhere/python")

@@ -116,6 +116,17 @@ class NoRoute(ClientError):
     """No broker serves the topic, as far as the registry knows."""
 
 
+class NotEverywhere(ClientError):
+    """A change that some brokers made and others did not; `missed` says why, by broker name."""
+
+    hint = "What is done stays done: call it again when the others are there."
+
+    def __init__(self, missed: dict[str, Exception]):
+        super().__init__("; ".join(f"not at broker {name}: {why}" for name, why in missed.items()))
+        self.missed = missed
+        self.retryable = all(getattr(why, "retryable", False) or isinstance(why, NoRoute) for why in missed.values())
+
+
 class NotFound(ClientError):
     """What was named is not there: a group, a channel, a message."""
 

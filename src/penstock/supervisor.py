@@ -28,7 +28,7 @@ from penstock.app import Server, runner
 from penstock.broker.replica import placed
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.disk.files import Files
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, Locked, PenstockError, StoreError
 from penstock.limits import Limits
 from penstock.notify import Notify
 from penstock.registration.ownengine import OwnEngine
@@ -136,10 +136,16 @@ class Member:
         self.name = _name_of(config)
         self.addresses: dict[str, object] = {}
         self.restarts = 0
+        self.failure = ""  # why it does not run
         self._process: Process | None = None
 
     async def start(self) -> PenstockError | None:
         """Start it and wait until it answers. When it ended before: why."""
+        failure = await self._start()
+        self.failure = "" if failure is None else str(failure)
+        return failure
+
+    async def _start(self) -> PenstockError | None:
         try:
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "penstock.supervisor", stdin=PIPE, stdout=PIPE, start_new_session=True
@@ -261,13 +267,23 @@ class Supervisor:
         starts = [asyncio.create_task(member.start()) for member in self._members]
         try:
             for start in asyncio.as_completed(starts):
-                if (failure := await start) is not None:
+                if (failure := await start) is not None and not _is_its_own(failure):
                     raise failure
         finally:
             for task in starts:
                 task.cancel()
+        running = [member for member in self._members if not member.failure]
+        failed = [member for member in self._members if member.failure]
+        if not running:
+            raise PenstockError("; ".join(member.failure for member in failed))
+        for member in failed:
+            log.critical(
+                "broker not started, the others run without it name=%s data=%s error=%s: what it holds is out of sight, and it "
+                "is tried again; mend it, or move its folder away and start anew",
+                member.name, member.config.data, member.failure,
+            )  # fmt: skip
         # A new topic is made where the first messages go: a producer shall know all brokers from the first one on.
-        names = {member.config.broker_name for member in self._members}
+        names = {member.config.broker_name for member in running}
         deadline = asyncio.get_running_loop().time() + REGISTERED_S
         while "registry" in registry and not names <= server.registered():
             if asyncio.get_running_loop().time() > deadline:
@@ -276,8 +292,17 @@ class Supervisor:
             await asyncio.sleep(0.01)
 
     def _ready(self, registry: dict[str, str]) -> dict[str, object]:
-        each = [{"name": m.config.broker_name, "data": m.config.data, **m.addresses} for m in self._members]
-        first = {name: each[0][name] for name in _LISTENERS if name in each[0]}
+        each = [
+            {
+                "name": m.config.broker_name,
+                "data": m.config.data,
+                **m.addresses,
+                **({"error": m.failure} if m.failure else {}),
+            }
+            for m in self._members
+        ]
+        runs = next(one for one in each if "error" not in one)
+        first = {name: runs[name] for name in _LISTENERS if name in runs}
         return {**first, **registry, "brokers": each}
 
     async def _watch(self, member: Member) -> None:
@@ -396,6 +421,13 @@ def _first_line() -> bytes:
     return bytes(line)
 
 
+def _is_its_own(failure: PenstockError) -> bool:
+    """Whether it is about what one broker holds: the others can do without it. A wrong setting, a port that is taken, a folder
+    that is in use are for the one who starts them all.
+    """
+    return isinstance(failure, StoreError) and not isinstance(failure, Locked)
+
+
 def _failure(line: bytes) -> PenstockError | None:
     """The error of a broker that could not start, as it is told on its standard output."""
     if not line.startswith(b"failed "):
@@ -405,7 +437,9 @@ def _failure(line: bytes) -> PenstockError | None:
     if kind is ConfigError:
         return ConfigError(said["text"], said["hint"])
     made_of_text = kind.__init__ is PenstockError.__init__
-    return kind(said["text"]) if made_of_text else PenstockError(said["text"])
+    if made_of_text:
+        return kind(said["text"])
+    return StoreError(said["text"]) if issubclass(kind, StoreError) else PenstockError(said["text"])
 
 
 if __name__ == "__main__":

@@ -121,3 +121,15 @@ def test_one_without_channels_does_where_nsqs_topics_have_copies(tmp_path: Path)
     Convert(side.broker, "unread", "log").run()
     assert side.broker.topics.by_name[b"unread"].owed
     side.broker.close(True)
+
+
+@pytest.mark.parametrize("name", ["a" * 65, "with%sign"])
+def test_a_name_that_no_queue_topic_can_have(tmp_path: Path, name: str) -> None:
+    """It was deleted, and not made."""
+    side = Side(tmp_path)
+    side.broker.topics.create(name.encode(), 1, 1)
+    assert Convert(side.broker, name, "queue").losses() == ["a queue topic cannot have this name"]
+    with pytest.raises(Refused, match="cannot have this name"):
+        Convert(side.broker, name, "queue").run()
+    assert name.encode() in side.broker.topics.by_name
+    side.close()

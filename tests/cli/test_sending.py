@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from cli.conftest import Run
 from penstock import Producer
 from penstock.cli.main import main
+from penstock.cli.rows import message_of
 from penstock.cli.sending import BATCH_BYTES_MAX, Sender
 from penstock.message import Message
 from penstock.testing import Broker
@@ -61,8 +62,13 @@ def test_lines(broker: Broker, run: Run, tmp_path: Path) -> None:
     rows = read(run, "lines")[3:]
     assert [row["properties"]["TAGS"] for row in rows] == ["t", "t"]
     assert (rows[0]["properties"]["KEYS"], rows[1]["bodyBase64"]) == ("k", "AP8=")
-    bad = typed(broker, "send", "lines", "--jsonl", stdin=b'{"body": "ok"}\n{"body": 5}\n')
-    assert (bad.exit_code, "line 2: " in bad.output) == (1, True)
+    no_messages = [
+        b'{"body": 5}', b'{"body": "x", "flag": 4294967296}', b'{"body": "x", "tags": "a\\u0001"}',
+        b'{"body": "x", "tags": "\\ud800"}', b'{"body": "x", "properties": {"p": "%s"}}' % (b"x" * 40_000),
+    ]  # fmt: skip
+    for line in no_messages:
+        bad = typed(broker, "send", "lines", "--jsonl", stdin=b'{"body": "ok"}\n%s\n' % line)
+        assert (bad.exit_code, "line 2: " in bad.output, "1 sent before this" in bad.output) == (1, True, True)
     assert (
         typed(broker, "send", "lines", "--batch", "50", stdin=b"".join(b"%d\n" % n for n in range(120))).exit_code == 0
     )
@@ -189,3 +195,18 @@ def test_batches_end_where_they_must() -> None:
         [Message("t", b"1"), later, Message("t", b"2"), Message("u", b"3"), Message("u", large), Message("u", b"4")]
     )
     assert recorder.sent == [[b"1"], [b"later"], [b"2"], [b"3", large], [b"4"]]
+
+
+@pytest.mark.parametrize("words", [("export",), ("dlq", "export")])
+def test_a_message_larger_than_a_page_is_exported_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with Broker(tmp_path / "data", max_msg_size=10 << 20, max_body_size=10 << 20) as broker:
+        CliRunner().invoke(main, ["topic", "add", "large.c.dead", "--kind", "queue", "-n", broker.registry])
+        bodies = [b"before", b"\xff" * (9 << 20), b"behind"]
+        with Producer(broker.registry, kind="queue") as producer:
+            for body in bodies:
+                producer.send(Message("large.c.dead", body))
+        file = tmp_path / "large.jsonl"
+        done = CliRunner().invoke(main, [*words, "large.c.dead", str(file), "-n", broker.registry])
+        assert done.output == f"3 written to {file}\n"
+        found = [message_of(json.loads(line), "t", 0).body for line in file.read_bytes().splitlines()]
+        assert found == bodies

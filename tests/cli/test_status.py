@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import main
@@ -74,3 +75,15 @@ def test_what_is_no_address() -> None:
         assert CliRunner().invoke(main, ["status"], env={"PENSTOCK_HTTP": bad.replace(" ", "/")}).exit_code == 2, bad
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert status("--timeout", "0.05", f":{silent.getsockname()[1]}")[0] == TIMED_OUT
+
+
+def test_brokers_are_asked_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def waits_for_the_other(address: str, timeout_s: float) -> dict[str, object]:
+        both.wait()
+        return {"state": "ready" if address == "a" else "timed out", "reasons": []}
+
+    monkeypatch.setattr("penstock.cli.status.ask", waits_for_the_other)
+    code, rows = status("a", "b")
+    assert (code, [(row["address"], row["state"]) for row in rows]) == (TIMED_OUT, [("a", "ready"), ("b", "timed out")])

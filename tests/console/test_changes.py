@@ -161,6 +161,21 @@ def _letters(broker: Broker, group: str) -> Any:
             return []
 
 
+async def test_a_form_that_says_nonsense_changes_nothing(changing: Browser, broker: Broker) -> None:
+    """As if nothing was said, it sent all dead letters again, or made a topic with other queues than were asked for."""
+    for act, form in (
+        ("topic-add", {"topic": "nonsense", "queues": "-1"}),
+        ("dead-redrive", {"group": "g", "limit": "10 letters"}),
+        ("dead-redrive", {"group": "g", "rate": "fast"}),
+        ("group-reset", {"topic": "orders", "name": "g", "typed": "g", "to": "-999999d"}),  # no such group, and no 500
+    ):
+        told = await changing.act(act, **form)
+        assert (told.status, "failed=" in told.headers["location"]) == (303, True), (act, told.headers)
+    assert (await changing.get("/topics/nonsense/about")).status == 404
+    told = await changing.act("topic-delete", topic="y" * 100_000, typed="")
+    assert len(told.headers["location"]) < 8_000
+
+
 async def test_several_fields_of_one_name_are_lines(changing: Browser) -> None:
     token = await changing.token()
     body = f"token={token}&group=nosuch&ids=a&ids=b".encode()

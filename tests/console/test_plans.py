@@ -47,6 +47,22 @@ async def _json(browser: Browser, target: str) -> Any:
     return json.loads(told.body)
 
 
+def test_numbers_that_are_none_are_not_left_out() -> None:
+    assert [plans.queues_of(text) for text in ("", "4")] == [None, 4]
+    assert [plans.limit_of(text) for text in ("", "1000")] == [None, 1_000]
+    assert [plans.rate_of(text) for text in ("", "10", "0.5")] == [None, 10, 0.5]
+    for read in (plans.queues_of, plans.limit_of, plans.rate_of):
+        for wrong in ("0", "-1", "10 ", "1,000", "1e5", "nan", "9" * 5_000, "x"):
+            with pytest.raises(ValueError, match="is no number"):
+                read(wrong)
+
+
+def test_an_age_that_is_before_all_calendars() -> None:
+    assert plans.start_of("-999999d") == "first"
+    with pytest.raises(ValueError, match="neither end"):
+        plans.place_of_purge("-999999d")
+
+
 async def test_settings_of_a_topic(changing: Browser, broker: Broker) -> None:
     with penstock.Admin(broker.registry) as admin, penstock.Producer(broker.registry) as producer:
         admin.create_topic("kept", 4)

@@ -341,3 +341,24 @@ def test_a_second_broker_of_one_name_does_not_flip_the_route(caplog: pytest.LogC
                 route = json.loads(asker.ask(105, {"topic": "T"}).body)
             assert route["brokerDatas"][0]["brokerAddrs"] == {"0": first.remoting}
             assert second.remoting != first.remoting
+
+
+def test_a_slave_that_takes_another_id_is_no_error(names: NameServer, caplog: pytest.LogCaptureFixture) -> None:
+    """At the start of a replica set all may have the same for a moment."""
+    caplog.set_level("INFO")
+
+    def register(port: int, number: int) -> RemotingCommand:
+        ext = broker_ext(brokerId=str(number), brokerAddr=f"127.0.0.1:{port}")
+        return ask(names, 103, ext, plain_body(), Peer(f"127.0.0.1:5{port}"))
+
+    register(1001, 0), register(1002, 1)
+    assert register(1003, 1).ext["freeBrokerId"] == "2"
+    assert "two brokers of one name" not in caplog.text
+    register(1003, 2)
+    register(1003, 1)  # later
+    assert "two brokers of one name" not in caplog.text
+    register(1003, 1)  # it lasts
+    assert "two brokers of one name" in caplog.text
+    caplog.clear()
+    register(1004, 0)
+    assert "two brokers of one name" in caplog.text  # a master takes no other one

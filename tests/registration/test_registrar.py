@@ -21,7 +21,7 @@ from penstock.fronts.namesrv import NameServer
 from penstock.registration.registrar import News, Registration, RouteNeighbour
 from penstock.testing import Broker as RunningBroker
 from penstock.wire.codes import RequestCode
-from penstock.wire.remoting import CommandParser, encode
+from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 from polling import eventually
 
 
@@ -210,3 +210,19 @@ def test_a_registry_that_answers_nonsense_is_asked_again(body: bytes) -> None:
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join(30)
+
+
+def test_a_collision_of_ids_is_an_error_when_it_lasts(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    registration = Registration(broker, "127.0.0.1:1")
+    reply = RemotingCommand(0, {"freeBrokerId": "2"}, remark="two of one name")
+    taken: list[int] = []
+    registration.on_rival.append(taken.append)
+    registration.take(reply)
+    assert taken == [2]
+    assert "two of one name" not in caplog.text
+    registration.take(reply)
+    assert "the registry says: two of one name" in caplog.text
+    other = Registration(broker, "127.0.0.1:1")  # that cannot take another id
+    caplog.clear()
+    other.take(reply)
+    assert "the registry says: two of one name" in caplog.text

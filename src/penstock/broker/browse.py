@@ -49,7 +49,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # what does some
 
 _FIELDS = {
     "topic": "topic", "channel": "channel", "state": "state", "from": "begin", "key": "key", "queue": "queue",
-    "limit": "limit", "after": "after", "bodyBytes": "body_bytes",
+    "limit": "limit", "after": "after", "bodyBytes": "body_bytes", "bodyFrom": "body_from",
 }  # fmt: skip
 
 Row = dict[str, object]
@@ -68,6 +68,7 @@ class Wanted(msgspec.Struct, frozen=True):
     limit: int = 100
     after: str = ""
     body_bytes: int = BODY_BYTES
+    body_from: int = 0  # of a body that was cut off, what is behind so many bytes
 
     def check(self) -> None:
         """Refused for what makes no sense."""
@@ -77,6 +78,8 @@ class Wanted(msgspec.Struct, frozen=True):
             raise Refused("limit is 1 at least")
         if not 0 <= self.body_bytes <= BODY_BYTES_MAX:
             raise Refused(f"bodyBytes is 0 to {BODY_BYTES_MAX}")
+        if self.body_from < 0:
+            raise Refused("bodyFrom is 0 at least")
 
     @property
     def of_a_log(self) -> bool:
@@ -132,8 +135,9 @@ class Page:
 
 def row(wanted: Wanted, channel: str, seen: Seen) -> Row:
     """A message for JSON: text where it is text, else base64."""
-    excerpt = seen.body[: wanted.body_bytes]
-    text = _text(excerpt, len(excerpt) < len(seen.body))
+    excerpt = seen.body[wanted.body_from :][: wanted.body_bytes]
+    cut = wanted.body_from + len(excerpt) < len(seen.body)
+    text = _text(excerpt, cut)
     return {
         "topic": wanted.topic,
         "channel": channel,
@@ -143,7 +147,7 @@ def row(wanted: Wanted, channel: str, seen: Seen) -> Row:
         "attempts": seen.attempts,
         **seen.more,
         "size": len(seen.body),
-        "cut": len(excerpt) < len(seen.body),
+        "cut": cut,
         "encoding": "base64" if text is None else "text",
         "body": b64encode(excerpt).decode() if text is None else text,
     }

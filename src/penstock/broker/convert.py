@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.broker.broker import Broker
 from penstock.broker.delayed import Delayed, Wanted
+from penstock.broker.nsq.names import valid_nsq_name
 from penstock.broker.nsq.topics import Topic
 from penstock.broker.replica import of_a_set
 from penstock.broker.topics import LogTopic, TopicDetails, check_topic_name
@@ -53,6 +54,8 @@ class Convert:
                 check_topic_name(self._name.encode())
             except Refused as refused:
                 yield f"a log topic cannot have this name: {refused}"
+        elif not valid_nsq_name(self._name.encode()):
+            yield "a queue topic cannot have this name"
         if self._nsq is not None and (self._nsq.ephemeral or any(one.ephemeral for one in self._nsq.channels.values())):
             yield "it, or a channel of it, is ephemeral"
 

@@ -72,16 +72,16 @@ def broker_ls(registry: str, as_json: bool) -> None:
     with penstock.Admin(registry) as admin:
         info = admin.cluster_info()
         cluster_of = {name: cluster for cluster, names in info.clusters.items() for name in names}
+        answers = admin.runtime_infos(address for members in info.brokers.values() for address in members.values())
         for name, members in sorted(info.brokers.items()):
             for id_, address in sorted(members.items()):
                 row: dict[str, object] = {
                     "broker": name, "id": id_, "role": "master" if id_ == 0 else "slave", "address": address,
                     "cluster": cluster_of.get(name, ""),
                 }  # fmt: skip
-                try:
-                    told = admin.runtime_info(address)
-                except PenstockError as error:
-                    row |= {"version": None, "up_s": None, "disk": None, "state": str(error)}
+                told = answers[address]
+                if isinstance(told, PenstockError):
+                    row |= {"version": None, "up_s": None, "disk": None, "state": str(told)}
                 else:
                     up_s = max(0, time.time() - int(told.get("bootTimestamp") or 0) / 1000)
                     version = told.get("penstockVersion") or told.get("brokerVersionDesc", "")

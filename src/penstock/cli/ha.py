@@ -36,14 +36,16 @@ def status(registry: str, as_json: bool) -> None:
     """Every broker of every replica set: how far its log is, whether it is in sync, and if not, why."""
     found: list[dict[str, object]] = []
     with penstock.Admin(registry) as admin:
-        for name, members in sorted(admin.cluster_info().brokers.items()):
+        brokers = admin.cluster_info().brokers
+        answers = admin.runtime_infos(address for members in brokers.values() for address in members.values())
+        for name, members in sorted(brokers.items()):
             seen: dict[object, dict[str, object]] = {}
             for number, address in sorted(members.items()):
-                try:
-                    told = admin.runtime_info(address).get("replicaSet", "")
-                except PenstockError as error:
-                    found.append({"broker": name, **_NOTHING, "id": number, "why_not": f"{address}: {error}"})
+                answer = answers[address]
+                if isinstance(answer, PenstockError):
+                    found.append({"broker": name, **_NOTHING, "id": number, "why_not": f"{address}: {answer}"})
                     continue
+                told = answer.get("replicaSet", "")
                 rows: list[dict[str, object]] = json.loads(told) if told else [_alone(number)]
                 for row in rows:
                     key = row["node"] or row["id"]
@@ -236,19 +238,19 @@ def _nodes(admin: penstock.Admin) -> list[tuple[str, dict[str, object]]]:
     """(address, what it says of itself) of every node that answers. PenstockError where none does: nothing is known then."""
     found = []
     answered, trouble = False, None
-    for name, members in sorted(admin.cluster_info().brokers.items()):
+    brokers = admin.cluster_info().brokers
+    answers = admin.runtime_infos(address for members in brokers.values() for address in members.values())
+    for name, members in sorted(brokers.items()):
         for address in members.values():
-            try:
-                told = admin.runtime_info(address).get("replicaSet", "")
-            except BrokerRefused:
+            answer = answers[address]
+            if isinstance(answer, BrokerRefused):
                 answered = True  # not to this user
-                continue
-            except PenstockError as error:
-                trouble = error
-                continue
-            answered = True
-            if told:
-                found.append((address, {"broker": name, **json.loads(told)[0]}))
+            elif isinstance(answer, PenstockError):
+                trouble = answer
+            else:
+                answered = True
+                if told := answer.get("replicaSet", ""):
+                    found.append((address, {"broker": name, **json.loads(told)[0]}))
     if trouble is not None and not answered:
         raise trouble
     return found

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -24,6 +25,7 @@ from penstock.cli.rows import BadRow, Row, body_fields, row_of_browsed
 from penstock.cli.rows import row_of as whole_row
 from penstock.cli.sending import check_topic
 from penstock.cli.tools import opened, position, printable, with_json, with_registry
+from penstock.client.browsed import PIECE_BYTES, WentAway, browsed
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import selector_of
 from penstock.errors import NotFound
@@ -31,7 +33,6 @@ from penstock.message import ReceivedMessage
 from penstock.wire.names import EPHEMERAL
 
 IDLE_S = 2.0  # without a message a group or channel is at its end
-BROWSED_MAX = 7 << 20  # bytes of a body that BROWSE gives
 
 Messages = Generator[ReceivedMessage, None, None]
 Print = Callable[[ReceivedMessage], None]
@@ -338,7 +339,7 @@ def export(
                 count += 1
                 if count == limit:
                     break
-        except BadRow as error:
+        except (BadRow, WentAway) as error:
             raise click.ClickException(f"{error}; {count} are written to {out.name}") from None
     if file != "-":
         click.echo(
@@ -350,9 +351,14 @@ def _browsed(registry: str, topic: str, channel: str) -> Iterator[Row]:
     with penstock.Admin(registry) as admin:
         for state in ("in-flight", "ready", "deferred") if channel else ("ready", "deferred"):
             for broker in admin.brokers():
-                after: str | None = ""
-                while after is not None:
-                    rows, after = admin.browse_page(
-                        broker, after, topic=topic, channel=channel, state=state, body_bytes=BROWSED_MAX
-                    )
-                    yield from map(row_of_browsed, rows)
+                pages = partial(_page, admin, broker, (topic, channel, state))
+                yield from map(row_of_browsed, browsed(pages))
+
+
+def _page(
+    admin: penstock.Admin, broker: str, of: tuple[str, str, str], after: str, body_from: int = 0
+) -> tuple[list[Row], str | None]:
+    topic, channel, state = of
+    return admin.browse_page(
+        broker, after, topic=topic, channel=channel, state=state, body_bytes=PIECE_BYTES, body_from=body_from
+    )

@@ -7,8 +7,10 @@ import binascii
 import json
 from typing import Any
 
+from penstock.cli.tools import TIME_MAX_MS
 from penstock.message import KEYS, TAGS, Message, ReceivedMessage
 from penstock.wire import names
+from penstock.words import INT32_MAX
 
 Row = dict[str, Any]
 
@@ -50,9 +52,7 @@ def row_of(message: ReceivedMessage) -> Row:
 
 
 def row_of_browsed(row: Row) -> Row:
-    """The same of a message of a queue topic, as BROWSE shows it. BadRow when its body was cut off."""
-    if row["cut"]:
-        raise BadRow(f"the body of {row['id']} has {row['size']} bytes: too long to be looked at")
+    """The same as `row_of` of a message of a queue topic, as BROWSE shows it."""
     found = {
         name: row[name] for name in ("topic", "channel", "state", "id", "attempts") if row.get(name) not in (None, "")
     }
@@ -78,7 +78,7 @@ def message_of(row: Row, topic: str, now_ms: int) -> Message:
         if name in row and name != "stored" and not isinstance(row[name], str | None):
             raise BadRow(f"{name} is no text")
     for name in _NUMBERS:
-        if name in row and (not isinstance(row[name], int) or isinstance(row[name], bool)):
+        if row.get(name) is not None and (not isinstance(row[name], int) or isinstance(row[name], bool)):
             raise BadRow(f"{name} is no whole number")
     properties = {} if row.get("properties") is None else row["properties"]
     if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
@@ -93,18 +93,32 @@ def message_of(row: Row, topic: str, now_ms: int) -> Message:
         keys = keys.split()
     if not isinstance(keys, list | tuple) or not all(isinstance(key, str) for key in keys):
         raise BadRow("keys is no list of texts")
-    due_ms = row.get("due")
-    if due_ms is None and row.get("delayMs"):
-        due_ms = now_ms + row["delayMs"]
-    sharding_key = row.get("shardingKey")
+    flag = row.get("flag") or 0
+    if not -INT32_MAX - 1 <= flag <= INT32_MAX:
+        raise BadRow(f"flag has 32 bits: it is no {flag}")
     if keys:
         kept.pop(KEYS, None)
     tags = row.get("tags") or row.get("tag") or None
     if tags:
         kept.pop(TAGS, None)
     return Message(
-        topic, _body(row), tuple(keys), tags, kept, row.get("flag", 0), deliver_at_ms=due_ms, sharding_key=sharding_key
-    )
+        topic, _body(row), tuple(keys), tags, kept, flag, deliver_at_ms=_due_ms(row, now_ms),
+        sharding_key=row.get("shardingKey"),
+    )  # fmt: skip
+
+
+def _due_ms(row: Row, now_ms: int) -> int | None:
+    """When it is to be delivered; what is past is delivered at once, however long it is."""
+    due_ms, delay_ms = row.get("due"), row.get("delayMs")
+    if delay_ms is not None:
+        if due_ms is not None:
+            raise BadRow("give due or delayMs")
+        if delay_ms < 0:
+            raise BadRow(f"delayMs is below 0: {delay_ms}")
+        due_ms = now_ms + delay_ms if delay_ms else None
+    if due_ms is not None and due_ms > TIME_MAX_MS:
+        raise BadRow(f"{'due' if delay_ms is None else 'delayMs'} ends after the year 9999")
+    return due_ms if due_ms is None else max(0, due_ms)
 
 
 def _body(row: Row) -> bytes:

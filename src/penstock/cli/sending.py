@@ -17,6 +17,7 @@ import penstock
 from penstock.cli.rows import BadRow, Row, message_of, parse_row
 from penstock.cli.tools import due_ms, with_json, with_registry
 from penstock.client.routes import MessageQueue
+from penstock.client.sending import check
 from penstock.errors import NoRoute, NotFound
 from penstock.message import Message
 
@@ -79,7 +80,12 @@ def send(registry: str, as_json: bool, topic: str, bodies: tuple[str, ...], **gi
         texts = _from_lines(lines, topic, common, jsonl)
     with _producer(registry, topic, given["new"], given["kind"]) as producer:
         sender = Sender(producer, given["batch"], tell=as_json or bool(bodies), as_json=as_json)
-        sender.send(texts)
+        try:
+            sender.send(texts)
+        except Exception:
+            if not bodies:
+                click.echo(f"penstock: {sender.count} sent before this:", err=True)
+            raise
     if not bodies and not as_json:
         click.echo(f"{sender.count} sent")
 
@@ -95,7 +101,8 @@ def _from_lines(lines: Iterable[bytes], topic: str, common: Row, jsonl: bool) ->
             )  # fmt: skip
         elif text.strip():
             row = parse_row_at(text, number)
-            own = {name: value for name, value in common.items() if value}
+            late = row.get("delayMs") is not None  # what the line says is said of it alone
+            own = {name: value for name, value in common.items() if value and not (late and name == "due")}
             yield made(own | row, topic, number)
 
 
@@ -108,9 +115,15 @@ def parse_row_at(line: bytes, number: int) -> Row:
 
 
 def made(row: Row, topic: str, number: int) -> Message:
-    """The message of a row, with the same error."""
+    """The message of a row, with the same error; also for what no broker would be sent."""
     try:
-        return message_of(row, topic, time.time_ns() // 1_000_000)
+        message = message_of(row, topic, time.time_ns() // 1_000_000)
+        check(message)
+        return message
+    except UnicodeEncodeError:
+        raise click.ClickException(
+            f"line {number}: it has half of a surrogate pair, which is no text; what came before it is sent"
+        ) from None
     except ValueError as error:
         raise click.ClickException(f"line {number}: {error}; what came before it is sent") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import click
 
@@ -11,6 +12,7 @@ from penstock.wire.addresses import split_address
 
 TIMED_OUT = 124
 HTTP_PORT = 4151
+AT_ONCE = 32
 
 
 def ask(address: str, timeout_s: float) -> dict[str, object]:
@@ -47,7 +49,10 @@ def status(as_json: bool, timeout_s: float, addresses: tuple[str, ...]) -> None:
 
     Exit code 0: all are ready; 1: one is not, or is not reached; 124: one did not answer in time.
     """
-    rows = [{"address": address, **ask(address, timeout_s)} for address in addresses or ("127.0.0.1:4151",)]
+    asked = addresses or ("127.0.0.1:4151",)
+    with ThreadPoolExecutor(min(len(asked), AT_ONCE)) as pool:  # one that hangs keeps none of the others
+        answers = pool.map(lambda address: ask(address, timeout_s), asked)
+    rows = [{"address": address, **answer} for address, answer in zip(asked, answers, strict=True)]
     for row in rows:
         if as_json:
             click.echo(json.dumps(row))

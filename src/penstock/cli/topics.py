@@ -191,8 +191,8 @@ def topic_alter(
             if value is not None and row[what] != value
         ]
         if not dry_run:
-            for row in found if any(one is not None for one in (queues, level, perm)) else ():
-                admin.create_topic(name, queues, broker=row["broker"], perm=bits, level=level, force=force)
+            if any(one is not None for one in (queues, level, perm)):
+                admin.create_topic(name, queues, perm=bits, level=level, force=force, new=False)
             if any(one is not None for one in (keep_ms, keep_bytes, trace)):
                 admin.keep_topic(name, retention_ms=keep_ms, retention_bytes=keep_bytes, trace=trace)
     for row in rows:

@@ -15,6 +15,7 @@ from penstock.client.face import Client
 from penstock.client.portal import portal
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import Start
+from penstock.errors import PenstockError
 from penstock.message import ReceivedMessage
 from penstock.security import Security
 from penstock.wire.traces import Trace
@@ -147,6 +148,10 @@ class Admin(_BrokerAdmin):
         """What one broker, master or slave, says of itself: RocketMQ's figures, and more."""
         return portal().run(self._inner.runtime_info(address))
 
+    def runtime_infos(self, addresses: Iterable[str]) -> dict[str, dict[str, str] | PenstockError]:
+        """The same of several that are asked side by side: by address what each says, or why it does not."""
+        return portal().run(self._inner.runtime_infos(addresses))
+
     def promote(self, address: str, *, accept_loss: bool = False) -> None:
         """Let the slave at this address be the master of its replica set; its old master must be stopped. BrokerRefused where
         acknowledged messages could be lost, unless `accept_loss`.
@@ -186,9 +191,12 @@ class Admin(_BrokerAdmin):
         perm: int | None = None,
         level: str | None = None,
         force: bool = False,
+        new: bool = True,
     ) -> None:
-        """Create a topic, or change what is named of it, on every broker or on one."""
-        portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level, force=force))
+        """Create a topic, or change what is named of it, on every broker or on one; not `new`: only where it is there."""
+        portal().run(
+            self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level, force=force, new=new)
+        )
 
     def create_topics(
         self,
@@ -258,11 +266,15 @@ class Admin(_BrokerAdmin):
         return portal().run(self._inner.brokers())
 
     def browse_page(
-        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int
+        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int, body_from: int = 0
     ) -> tuple[list[Json], str | None]:
-        """Some rows of one broker behind the place `after`, and where to go on; None at the end. NotFound."""
+        """Some rows of one broker behind the place `after`, and where to go on; None at the end. With `body_from` one row
+        alone, and of its body what is behind so many bytes. NotFound.
+        """
         return portal().run(
-            self._inner.browse_page(broker, after, topic=topic, channel=channel, state=state, body_bytes=body_bytes)
+            self._inner.browse_page(
+                broker, after, topic=topic, channel=channel, state=state, body_bytes=body_bytes, body_from=body_from
+            )
         )
 
     def delayed(

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from penstock.client.blockingadmin import Admin
+from penstock.client.browsed import PIECE_BYTES, browsed
 from penstock.client.routes import Json
-from penstock.errors import NotFound
 from penstock.message import ReceivedMessage
 from penstock.wire import names
 
-BODY_BYTES = 7 << 20
 AT_ONCE = 100
 SUFFIX = names.DEAD_SUFFIX.decode()
 Tell = Callable[[ReceivedMessage, str], object]
@@ -36,13 +36,11 @@ class DeadQueues:
     def letters(self, channel: str = "") -> Iterator[ReceivedMessage]:
         """All that are ready to be given, oldest first; of one channel, or of the topic."""
         for row in self._rows:
-            after: str | None = ""
-            while after is not None:
-                found, after = self._admin.browse_page(
-                    row["broker"], after, topic=self.topic, channel=channel or _own_channel(row), state="ready",
-                    body_bytes=BODY_BYTES,
-                )  # fmt: skip
-                yield from map(_message, found)
+            page = partial(
+                self._admin.browse_page, row["broker"], topic=self.topic, channel=channel or _own_channel(row),
+                state="ready", body_bytes=PIECE_BYTES,
+            )  # fmt: skip
+            yield from map(_message, browsed(lambda after, body_from=0, page=page: page(after, body_from=body_from)))  # type: ignore[misc]
 
     def redrive(
         self,
@@ -84,8 +82,6 @@ def _own_channel(row: Json) -> str:
 
 def _message(row: Json) -> ReceivedMessage:
     body = base64.b64decode(row["body"]) if row["encoding"] == "base64" else row["body"].encode()
-    if row["cut"]:
-        raise NotFound(f"the body of {row['id']} has {row['size']} bytes: too long to be looked at")
     properties = row.get("properties") or {}
     tries = properties.get(names.DEAD_ATTEMPTS, "")
     return ReceivedMessage(

@@ -19,6 +19,7 @@ from penstock.wire.record import (
     java_hash,
 )
 from penstock.wire.remoting import RemotingCommand
+from penstock.words import INT32_MAX
 
 COMPRESS_OVER_BYTES = 4096
 QUEUES_PER_NEW_TOPIC = 4
@@ -78,6 +79,17 @@ def properties_text(message: Message, uniq_key: str) -> str:
     return text
 
 
+def check(message: Message) -> None:
+    """ValueError where a message cannot travel: for its flag or its properties."""
+    _check_flag(message.flag)
+    properties_text(message, "").encode()
+
+
+def _check_flag(flag: int) -> None:
+    if flag > INT32_MAX or flag < -INT32_MAX - 1:
+        raise ValueError(f"a flag of 32 bits, not {flag}")
+
+
 def send_request(
     group: str,
     message: Message,
@@ -88,6 +100,7 @@ def send_request(
     compress_over: int = COMPRESS_OVER_BYTES,
 ) -> RemotingCommand:
     """The request for one message. ValueError when it is larger than a broker takes."""
+    _check_flag(message.flag)
     body, sys_flag = message.body, 0
     if len(body) > BODY_BYTES_MAX:
         raise ValueError(f"body of {len(body)} bytes, at most {BODY_BYTES_MAX}")

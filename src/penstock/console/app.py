@@ -36,6 +36,8 @@ from penstock.version import __version__
 log = logging.getLogger("penstock.console")
 
 FORM_BYTES_MAX = 5 << 20
+FIELDS_MAX = 20_000  # more are chosen by no hand
+SAID_MAX = 1_000  # letters of what was done, or not: it goes through a header
 LIVE_EVERY_S = 1.0
 STREAMS_MAX = 100
 LIVE_SHARE = 20  # a page is drawn anew after so many times what drawing took, at the soonest
@@ -266,9 +268,10 @@ class Console:
             body += piece
             if len(body) > FORM_BYTES_MAX:
                 return Response("the form is too large\n", 413, media_type="text/plain")
-        form: dict[str, str] = {}
-        for field, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
-            form[field] = f"{form[field]}\n{value}" if field in form else value
+        try:
+            form = _fields(body)
+        except ValueError:
+            return Response(f"the form has more than {FIELDS_MAX} fields\n", 413, media_type="text/plain")
         if not self.guard.token_is_right(request.cookies.get(SESSION, ""), form.pop("token", "")):
             audit(None, remote, f"console {name}", "wrong token")
             return Response("the form is not of this session: load the page again\n", 403, media_type="text/plain")
@@ -303,8 +306,17 @@ def _at(broker: str, back: str) -> str:
     return back if back.startswith("/at/") else prefix_of(broker) + back
 
 
+def _fields(body: bytes) -> dict[str, str]:
+    """A form; several fields of one name are lines. ValueError when it has too many."""
+    told: dict[str, list[str]] = {}
+    for field, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX):
+        told.setdefault(field, []).append(value)
+    return {field: "\n".join(values) for field, values in told.items()}
+
+
 def _go(back: str, **said: str) -> Response:
     """Back to a page, which says what was done."""
+    said = {name: text if len(text) <= SAID_MAX else text[:SAID_MAX] + "…" for name, text in said.items()}
     path, _, query = back.partition("?")
     kept = [(name, value) for name, value in parse_qsl(query) if name not in ("did", "failed")]
     return RedirectResponse(f"{path}?{urlencode([*kept, *said.items()])}", 303)

@@ -76,12 +76,12 @@ def _letters_of(group: str) -> str:
 
 async def topic_add(act: Act) -> Done:
     """Make a topic of either kind."""
-    name, queues = act.need("topic"), act.form.get("queues", "")
+    name, queues = act.need("topic"), plans.queues_of(act.form.get("queues", ""))
     async with act.site.admin() as admin:
         if act.form.get("kind") == "queue":
             await admin.change_queue(name, "add")
         else:
-            await admin.create_topic(name, int(queues) if queues.isdecimal() else None)
+            await admin.create_topic(name, queues)
     return f"Topic {name} is there.", _topic(name)
 
 
@@ -187,13 +187,12 @@ async def group_reset(act: Act) -> Done:
 async def dead_redrive(act: Act) -> Done:
     """Send dead letters again, each once; with `dry` say what would be sent."""
     group, text, dry = act.need("group"), act.form.get("match", ""), act.form.get("dry") == "1"
-    limit, rate = act.form.get("limit", ""), act.form.get("rate", "")
+    limit, rate = plans.limit_of(act.form.get("limit", "")), plans.rate_of(act.form.get("rate", ""))
 
     done = await _with_letters(
         act,
         lambda letters: letters.redrive(
-            group, text=text, limit=int(limit) if limit.isdecimal() and int(limit) else None,
-            rate=float(rate) if rate.isdecimal() and int(rate) else None, dry_run=dry,
+            group, text=text, limit=limit, rate=rate, dry_run=dry,
         ),
     )  # fmt: skip
     said = ", ".join(f"{n:,} to {topic}" for topic, n in sorted(done.topics.items())) or "nothing"

@@ -104,11 +104,11 @@ class Brokers:
         try:
             async with self.site.admin() as admin:
                 info = await admin.cluster_info()
-                for name, members in sorted(info.brokers.items()):
-                    address = members[min(members)]
-                    try:
-                        told = await admin.runtime_info(address)
-                    except PenstockError:
+                first = {name: members[min(members)] for name, members in sorted(info.brokers.items())}
+                answers = await admin.runtime_infos(first.values())
+                for name, address in first.items():
+                    told = answers[address]
+                    if isinstance(told, PenstockError):
                         continue
                     scheme = "http" if told.get("httpPort") else "https"
                     if port := told.get(f"{scheme}Port"):

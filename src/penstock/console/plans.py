@@ -13,6 +13,7 @@ from penstock.errors import NotFound
 _STEPS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 QUEUES_MAX = 1_024
+COUNT_DIGITS_MAX = 18
 
 Start = Literal["first", "last"] | datetime
 Wanted = dict[str, int | bool]
@@ -24,7 +25,10 @@ def start_of(text: str) -> Start:
         return "first" if text == "first" else "last"
     if ago := re.fullmatch(r"-(\d{1,6})([smhd])", text):
         seconds = int(ago[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[ago[2]]
-        return datetime.now(UTC) - timedelta(seconds=seconds)
+        try:
+            return datetime.now(UTC) - timedelta(seconds=seconds)
+        except OverflowError:  # before the year 1
+            return "first"
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -72,6 +76,33 @@ def later_ms(text: str, now_ms: int) -> int:
     return int(moment.timestamp() * 1000)
 
 
+def queues_of(text: str) -> int | None:
+    """How many message queues; None where nothing is said. ValueError."""
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > COUNT_DIGITS_MAX or not 1 <= int(text) <= QUEUES_MAX:
+        raise ValueError(f"{text[:20]!r} is no number of queues: 1 to {QUEUES_MAX}")
+    return int(text)
+
+
+def limit_of(text: str) -> int | None:
+    """How many at most; None where nothing is said: all. ValueError: what is no number does not mean all."""
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > COUNT_DIGITS_MAX or not int(text):
+        raise ValueError(f"{text[:20]!r} is no number from 1 on")
+    return int(text)
+
+
+def rate_of(text: str) -> float | None:
+    """How many a second; None where nothing is said: as fast as can be. ValueError."""
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) or not float(text):
+        raise ValueError(f"{text[:20]!r} is no number above 0")
+    return float(text)
+
+
 def keep_bytes(text: str) -> int:
     """How much is kept: 500M, 10G, or a number; 0: all. ValueError."""
     found = re.fullmatch(r"(\d{1,15})([kmgt]?)(?:i?b)?", text.lower())
@@ -83,10 +114,8 @@ def keep_bytes(text: str) -> int:
 def wanted_of(asked: dict[str, str]) -> Wanted:
     """The settings that a form names, by what `describe_topic` calls them; an empty field is one that stays. ValueError."""
     wanted: Wanted = {}
-    if queues := asked.get("queues", ""):
-        if not queues.isdecimal() or not 1 <= int(queues) <= QUEUES_MAX:
-            raise ValueError(f"{queues!r} is no number of queues: 1 to {QUEUES_MAX}")
-        wanted["writeQueues"] = int(queues)
+    if queues := queues_of(asked.get("queues", "")):
+        wanted["writeQueues"] = queues
     if keep := asked.get("keep", ""):
         wanted["retentionMs"] = keep_ms(keep)
     if size := asked.get("keep_bytes", ""):
@@ -134,8 +163,8 @@ async def alter(admin: Admin, topic: str, wanted: Wanted) -> None:
     if any(row["kind"] != "log" for row in found):
         raise ValueError(f"{topic} is a queue topic: nothing of it can be changed")
     queues = wanted.get("writeQueues")
-    for row in found if queues is not None else ():
-        await admin.create_topic(topic, queues, broker=row["broker"], force=True)
+    if queues is not None:
+        await admin.create_topic(topic, queues, force=True, new=False)
     rest = {name: wanted.get(name) for name in ("retentionMs", "retentionBytes", "trace")}
     if any(value is not None for value in rest.values()):
         trace = rest["trace"]

@@ -44,6 +44,7 @@ NO_ROUTE = (
 )
 
 _KV_NAME = re.compile(r"[^/\\\x00-\x20\x7f]+")
+RIVALS_MAX = 1_000
 
 
 class Peer(Protocol):
@@ -89,6 +90,7 @@ class NameServer:
         self._foreign_addresses = foreign_addresses
         self._is_local = is_local
         self._order_message_enable = order_message_enable
+        self._rivals: set[str] = set()  # of slaves that were told of an id that is free
         self._changeable = changeable  # whether an administrator may change settings: where there are users
         self._kv: dict[str, dict[str, str]] = _read_kv(load(self._files, self._path))
         self._table: dict[int, Callable[[Asked], RemotingCommand]] = {
@@ -161,14 +163,26 @@ class NameServer:
                 f"broker {told.broker} with id {told.broker_id} is alive at {rival}: the one at {told.address} is left out "
                 "of the routes. Give it a broker_name of its own."
             )
-            log.error("two brokers of one name: %s", remark)
             ext = {}
+            if told.broker_id == MASTER_ID or told.address in self._rivals:
+                log.error("two brokers of one name: %s", remark)
+            else:  # it may take the number that is free, and then it was only for a moment
+                log.info(
+                    "a slave has the id of another one name=%s id=%d address=%s",
+                    told.broker,
+                    told.broker_id,
+                    told.address,
+                )
             if told.broker_id != MASTER_ID:  # a slave of the same set, perhaps, that no master has given a number yet
+                if len(self._rivals) >= RIVALS_MAX:
+                    self._rivals.clear()
+                self._rivals.add(told.address)
                 ext = {
                     "freeBrokerId": str(self.routes.free_id(told.broker)),
                     **_said(*self.routes.master_of(told.broker)),
                 }
             return ask.command.reply(ext=ext, remark=remark)  # with an error code a broker would only try again
+        self._rivals.discard(told.address)
         fresh = told.address not in self.routes.live
         ha_address, master = self.routes.register(told, ask.peer, ask.now_ms)
         if fresh:

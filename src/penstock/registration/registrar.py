@@ -87,6 +87,7 @@ class Registration:
         self._asked: list[bytes] | None = None  # topics that the registry was told of last; None for all
         self._ordered: set[bytes] = set()
         self._remark = ""
+        self._renumbered = False  # the registry said another id the last time: this one may be the end of it
 
     def _names(self) -> dict[str, str]:
         config = self.broker.config
@@ -152,12 +153,15 @@ class Registration:
 
     def take(self, reply: RemotingCommand) -> None:
         """Order topics are kept at the registry; it tells which they are (rocketmq.md §9.7)."""
-        if (reply.remark or "") != self._remark:
+        free = reply.ext.get("freeBrokerId", "")
+        given = free.isascii() and free.isdigit() and len(free) <= ID_DIGITS
+        lasts = not (given and self.on_rival) or self._renumbered
+        if (reply.remark or "") != self._remark and lasts:
             self._remark = reply.remark or ""
             if self._remark:
                 log.error("the registry says: %s", self._remark)
-        free = reply.ext.get("freeBrokerId", "")
-        if free.isascii() and free.isdigit() and len(free) <= ID_DIGITS:
+        self._renumbered = given
+        if given:
             for rival in self.on_rival:
                 rival(int(free))
         self.master_address = reply.ext.get("masterAddr", "") or self.master_address

@@ -399,7 +399,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.HA_SWITCH: "node:s",
     RequestCode.HA_PAUSE: "paused:b!",
     RequestCode.HA_FORGET: "node:s! dryRun:b",
-    RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
+    RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i bodyFrom:i",
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
     RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s id:s limit:i after:s dryRun:b",
     RequestCode.CLIENT_DISCONNECT: "address:s!",

@@ -78,3 +78,30 @@ def test_a_disk_queue_rests_between_two_flushes(tmp_path: Path) -> None:
     assert len(folder.take_jobs(failed.append, 201)) == 1
     assert not failed
     folder.close()
+
+
+def test_a_topic_that_goes_takes_its_folder_along(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    for n in range(2):  # it may come again
+        topic = side.queueing.topic(b"t")
+        topic.channel(b"c")
+        side.queueing.publish(topic, [b"x"])
+        side.turn(1_000)
+        assert (tmp_path / "queues" / "t" / "c.cursor").is_file()
+        side.queueing.delete(topic)
+        side.turn(1_000)
+        assert not (tmp_path / "queues" / "t").exists(), n
+    side.close()
+
+
+def test_empty_folders_of_a_former_process_go_at_a_start(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x"])
+    side.turn()
+    side.broker.close(True)
+    for name in ("left", "full"):
+        (tmp_path / "queues" / name).mkdir()
+    (tmp_path / "queues" / "full" / "file").touch()
+    side = Side(tmp_path)
+    assert {path.name for path in (tmp_path / "queues").iterdir() if path.is_dir()} == {"t", "full"}
+    side.close()

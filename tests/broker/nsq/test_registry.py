@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from broker.queueside import Side
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.registry import Registry
+from penstock.disk.files import Files
+from penstock.disk.nsqdata import read_nsqd_dat
 from penstock.errors import Refused
 
 RULES = ({"name": "disk*", "kind": "queue", "level": "disk"}, {"name": "log*", "kind": "log", "queues": 2})
@@ -129,4 +132,26 @@ def test_what_the_broker_needs_for_itself_is_not_deleted(tmp_path: Path) -> None
         assert name in side.broker.topics.by_name
     registry.delete(registry.topic(b"log-1"))
     assert b"log-1" not in side.broker.topics.by_name
+    side.close()
+
+
+@pytest.mark.parametrize("name", [b"%RETRY%group", b"%DLQ%group", b"long" * 30])
+def test_a_name_that_nsq_cannot_have_is_not_written_for_nsqd(tmp_path: Path, name: bytes) -> None:
+    """Also not by looking at it; and a former version, which did, is forgiven."""
+    side = Side(tmp_path)
+    side.broker.topics.create(name, 1, 1)
+    heard: list[bytes] = []
+    side.queueing.registry.announce.append(heard.append)
+    assert side.queueing.find(name) is None
+    side.queueing.topic(b"plain")
+    side.queueing.write_table()
+    side.broker.close(True)
+    assert [entry.name for entry in read_nsqd_dat(Files(), tmp_path)] == ["plain"]
+    assert heard == [b"plain"]
+    rows = json.loads((tmp_path / "nsqd.dat").read_text())
+    rows["topics"].append({"kind": "log", "name": name.decode(), "paused": False, "channels": []})
+    (tmp_path / "nsqd.dat").write_text(json.dumps({"topics": rows["topics"], "version": rows["version"]}))
+    side = Side(tmp_path)
+    assert list(side.queueing.topics) == [b"plain"]
+    assert name in side.broker.topics.by_name
     side.close()

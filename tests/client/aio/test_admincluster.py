@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
 import pytest
 
 from client.scripted import Scripted, scripted
-from client.steps import peer
+from client.steps import Answer, peer
+from penstock.client.aio.admin import Admin
 from penstock.client.aio.admincluster import ClusterAdmin
-from penstock.errors import NoRoute, WireError
+from penstock.errors import BrokerRefused, NoRoute, NotEverywhere, WireError
 from penstock.wire.codes import RequestCode
+from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand, encode
 
 
@@ -37,3 +44,90 @@ async def test_an_answer_that_is_no_cluster(body: bytes) -> None:
 async def test_a_scripted_cluster_is_one() -> None:
     async with scripted() as script:
         assert (await script.cluster.route("T")).brokers
+
+
+@asynccontextmanager
+async def of_three(answer_of_b: Answer) -> AsyncIterator[tuple[str, list[tuple[str, int]]]]:
+    """A registry and its brokers: `a` does all, `b` answers so, `c` has a slave alone. The address, and (broker, code) asked."""
+    asked: list[tuple[str, int]] = []
+
+    async def noted(name: str, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        asked.append((name, command.code))
+        if name == "b":
+            await answer_of_b(command, writer)
+        else:
+            writer.write(encode(command.reply(body=dumps({"table": {"x": "1"}, "count": 1}))))
+
+    async with peer(partial(noted, "a")) as a, peer(partial(noted, "b")) as b:
+        members = {"a": {"0": a}, "b": {"0": b}, "c": {"1": b}}
+        datas = [{"brokerName": name, "cluster": "C", "brokerAddrs": of} for name, of in members.items()]
+        queues = [
+            {"brokerName": name, "perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+            for name in members
+        ]
+
+        async def registry(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+            value: object = {"brokerDatas": datas, "queueDatas": queues, "filterServerTable": {}}
+            if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+                value = {"brokerAddrTable": {data["brokerName"]: data for data in datas}, "clusterAddrTable": {}}
+            asked.append(("registry", command.code))
+            writer.write(encode(command.reply(body=dumps(value))))
+
+        async with peer(registry) as address:
+            yield address, asked
+
+
+async def refused(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+    writer.write(encode(command.reply(1, remark="it hangs")))
+
+
+CHANGES: dict[str, Callable[[Admin], Awaitable[object]]] = {
+    "disconnect": lambda admin: admin.disconnect("1.2.3.4:5"),
+    "drop_stage": lambda admin: admin.drop_stage("s", "1"),
+    "create_topic": lambda admin: admin.create_topic("T"),
+    "delete_topic": lambda admin: admin.delete_topic("T"),
+    "change_queue": lambda admin: admin.change_queue("T", "rm"),
+    "keep_topic": lambda admin: admin.keep_topic("T", retention_ms=5),
+    "reload_config": lambda admin: admin.reload_config(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_change_says_which_brokers_it_missed(change: str) -> None:
+    async with of_three(refused) as (address, asked), Admin(address) as admin:
+        with pytest.raises(NotEverywhere) as told:
+            await CHANGES[change](admin)
+    away = "c/1" if change == "reload_config" else "c"
+    assert list(told.value.missed) == ["b", away]
+    assert "not at broker b: refused with code 1: it hangs; not at broker " + away in str(told.value)
+    assert {"a", "b"} <= {name for name, _ in asked}
+    assert ("registry", RequestCode.DELETE_TOPIC_IN_NAMESRV) not in asked  # it is still there
+
+
+async def test_brokers_are_asked_side_by_side() -> None:
+    everybody = asyncio.Event()
+
+    async def waits(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        await everybody.wait()
+        await refused(command, writer)
+
+    async def waits_for_b(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        everybody.set()
+        await refused(command, writer)
+
+    async with peer(waits) as hangs, peer(waits_for_b) as other, ClusterAdmin(hangs) as admin:
+        told = await admin.runtime_infos([hangs, other])
+    assert [str(one) for one in told.values()] == ["refused with code 1: it hangs"] * 2
+    assert list(told) == [hangs, other]
+
+
+async def test_where_all_fail_it_is_the_error_itself() -> None:
+    async with peer(Scripted().answer) as address, Admin(address) as admin:
+
+        async def fails(address: str) -> None:
+            raise BrokerRefused(16, "no")
+
+        with pytest.raises(BrokerRefused, match="no"):
+            await admin._at_all(fails, {"a": "x", "b": ""})
+        with pytest.raises(NoRoute, match="it has no master now"):
+            await admin._at_all(fails, {"b": ""})

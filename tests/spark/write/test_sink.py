@@ -11,7 +11,13 @@ from penstock.errors import ConfigError
 
 pytest.importorskip("pyspark")
 
-from penstock.spark.write.sink import batch_writer, stream_writer
+import pyarrow as pa
+
+from penstock import Admin
+from penstock.client.staging import SinkRun
+from penstock.spark.write import options as sinkoptions
+from penstock.spark.write.sink import batch_writer, commit, stream_writer, write
+from penstock.testing import Broker
 
 
 def rows(*names: str) -> Any:
@@ -26,3 +32,27 @@ def test_what_cannot_be_written_is_said_at_once(make: Any) -> None:
     with pytest.raises(ConfigError):
         make({"topic": "t"}, rows("value"), True)
     assert make({"topic": "t"}, rows("value"), False) is not None
+
+
+@pytest.mark.parametrize("mode", ["batch", "partition"])
+def test_a_job_id_of_another_topic_is_refused(mode: str) -> None:
+    """It was taken for a repetition, and nothing was written."""
+    rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+
+    def job(registry: str, topic: str, name: str, attempt: str) -> None:
+        options = sinkoptions.parse({"registry": registry, "topic": topic, "jobId": name, "commitMode": mode})
+        staged = write(options, SinkRun(f"job-{name}", name, attempt), 0, 0, iter([rows]))
+        commit(options, [staged], 0)
+
+    def count(admin: Admin, topic: str) -> int:
+        return sum(one.max_offset for one in admin.topic_stats(topic).values())
+
+    with Broker() as broker, Admin(broker.registry) as admin:
+        for topic in ("one", "other"):
+            admin.create_topic(topic, 1)
+        job(broker.registry, "one", "daily", "1")
+        job(broker.registry, "one", "daily", "2")
+        with pytest.raises(ConfigError, match="jobId daily is that of a write to one, and this one is to other"):
+            job(broker.registry, "other", "daily", "3")
+        job(broker.registry, "other", "daily-other", "4")
+        assert (count(admin, "one"), count(admin, "other")) == (2, 2)

@@ -84,6 +84,23 @@ class QueueFolder:
         stream.open(ordinal)
         return stream
 
+    def forget(self, topic: bytes) -> None:
+        """The topic is gone: so is its folder, and those of its channels, where nothing lies in them. On the broker's thread,
+        which is the one that makes them.
+        """
+        folder = self.queues / file_name(topic)
+        for name in self.files.names(folder):
+            if name.endswith(".again"):
+                self.files.remove_folder(folder / name)
+        self.files.remove_folder(folder)
+
+    def tidy(self, topics: Iterable[bytes]) -> None:
+        """Forget the topics that are none of these: a former process left their folders."""
+        known = set(map(file_name, topics))
+        for name in self.files.names(self.queues):
+            if name not in known:
+                self.files.remove_folder(self.queues / name)
+
     def above(self, folder: Path) -> set[Path]:
         """The folders that hold the name of a stream or cursor in this one."""
         return {folder, self.queues, self.root}

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from penstock.broker.core import Core
 from penstock.broker.nsq.holding import places
 from penstock.broker.nsq.logchannels import LogChannels
-from penstock.broker.nsq.names import printable
+from penstock.broker.nsq.names import printable, valid_nsq_name
 from penstock.broker.nsq.registry import Registry
 from penstock.broker.nsq.sources import cursors, lanes, queue_lanes
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
@@ -158,6 +158,8 @@ class Mirror:
 
     def _take_topic(self, name: bytes, about: dict[str, object]) -> None:
         registry = self._registry
+        if not valid_nsq_name(name):  # a master of a former version tells of those that NSQ cannot have
+            return
         if registry.has_queue(name):
             raise Refused("it is a queue topic here")
         face = registry.log_face(name) if name in self._core.topics.by_name else None

@@ -36,6 +36,7 @@ class Opening:
             topic = self._topic(entry)
             if topic is not None:
                 self._load(topic, entry)
+        self._registry.folder.tidy(self._registry.topics)
 
     def _topic(self, entry: TopicEntry) -> Topic | None:
         registry, name, more = self._registry, entry.name.encode(), entry.more

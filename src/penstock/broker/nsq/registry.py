@@ -204,12 +204,13 @@ class Registry:
         return topic
 
     def log_face(self, name: bytes, queues: int | None = None) -> Topic | None:
-        """A log topic as NSQ sees it, made if need be; None where no log topic can have this name. Refused when it is new and
-        may not be made. `queues`: one in place of a queue topic, with so many queues unless a rule says; it keeps for its
-        channels what they have not finished, as that would.
+        """A log topic as NSQ sees it, made if need be. None where no log topic can have this name, or NSQ can have no topic of
+        this name, as `%RETRY%group`: nsqd.dat and nsqlookupd are told of none such. Refused when it is new and may not be made.
+        `queues`: one in place of a queue topic, with so many queues unless a rule says; it keeps for its channels what they
+        have not finished, as that would.
         """
         topic = self.topics.get(name)
-        if topic is not None:
+        if topic is not None or not valid_nsq_name(name):
             return topic
         fresh = name not in self._core.topics.by_name
         if fresh:
@@ -261,6 +262,7 @@ class Registry:
             return
         log.info("topic deleted name=%s kind=%s", printable(topic.name), topic.kind)
         topic.remove()
+        self.folder.forget(topic.name)
         self._flush.forget(topic)
         self.changed(topic, not topic.ephemeral)
 

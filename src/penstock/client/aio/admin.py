@@ -83,15 +83,20 @@ class Admin(GroupAdmin):
         perm: int | None = None,
         level: str | None = None,
         force: bool = False,
+        new: bool = True,
     ) -> None:
-        """Create a topic, or change it, on every broker or on one.
+        """Create a topic, or change it, on every broker or on one; not `new`: on those alone that have it. NotEverywhere when
+        some brokers do not answer.
 
         What is not named stays as it is: of a new topic, 8 queues on each broker, to be read and written, and the broker's
         `level` of durability (os, disk, pair or pair-disk). Fewer queues than hold messages are BrokerRefused, unless
         `force`: what lies in the others can then only be read by asking for them by number.
         """
-        for address in await self._masters(broker):
+
+        async def create(address: str) -> None:
             known = await self._config(address, topic)
+            if not (known or new):
+                return
             ext = {
                 "topic": topic,
                 "defaultTopic": DEFAULT_TOPIC,
@@ -107,6 +112,8 @@ class Admin(GroupAdmin):
             if force:
                 ext["force"] = "true"
             await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+
+        await self._at_all(create, await self._by_name(broker, away=True))
 
     async def _config(self, address: str, topic: str) -> Json:
         """A broker's settings of a log topic; empty when it has none such."""
@@ -149,21 +156,27 @@ class Admin(GroupAdmin):
             raise errors[0]
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic of either kind from every broker that has it, and from the routes."""
+        """Delete a topic of either kind from every broker that has it, and from the routes. NotEverywhere when some brokers do
+        not answer: the routes keep it then.
+        """
         try:
             route = await self.route(topic)
         except NoRoute:  # a broker says that it has made a topic before the registry has heard of it
-            addresses = [address for address in await self._masters() if await self._config(address, topic)]
-            if not addresses:
+            masters = await self._by_name()
+            having = {name: address for name, address in masters.items() if await self._config(address, topic)}
+            if not having:
                 await self._delete_queue(topic)
                 return
         else:
             if route.kind == "queue":
                 await self.change_queue(topic, "rm")
                 return
-            addresses = [address for broker in route.brokers if (address := route.address(broker))]
-        for address in addresses:
+            having = {broker: route.address(broker) or "" for broker in route.brokers}
+
+        async def delete(address: str) -> None:
             await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+
+        await self._at_all(delete, having)
         await self._cluster.ask_registry(RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
         self._cluster.routes.pop(topic, None)
 

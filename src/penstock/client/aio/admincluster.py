@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from penstock.client.aio.cluster import Cluster
 from penstock.client.routes import Json
 from penstock.clock import Clock
-from penstock.errors import NoRoute, NotFound, PenstockError, WireError
+from penstock.errors import NoRoute, NotEverywhere, NotFound, PenstockError, WireError
 from penstock.security import Security
 from penstock.wire.codes import (
     RequestCode,
@@ -20,6 +22,7 @@ from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
 AT_ONCE = 256  # requests on their way, of calls that make many
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,17 @@ class ClusterAdmin:
             raise WireError("not a table of figures")
         return {str(name): str(value) for name, value in table.items()}
 
+    async def runtime_infos(self, addresses: Iterable[str]) -> dict[str, dict[str, str] | PenstockError]:
+        """The same of several that are asked side by side: by address what each says, or why it does not."""
+        asked = dict.fromkeys(addresses)
+        told = await asyncio.gather(*map(self.runtime_info, asked), return_exceptions=True)
+        found: dict[str, dict[str, str] | PenstockError] = {}
+        for address, one in zip(asked, told, strict=True):
+            if isinstance(one, BaseException) and not isinstance(one, PenstockError):
+                raise one
+            found[address] = one
+        return found
+
     async def clients(self) -> list[Json]:
         """Who is connected to each broker: producers and consumers of both protocols."""
         found: list[Json] = []
@@ -95,9 +109,11 @@ class ClusterAdmin:
         """End the connections that clients have from this address, at whichever broker; how many those were. They may come
         again. NotFound when there are none.
         """
-        count = 0
-        for at in (await self._by_name()).values():
-            count += int((await self._own(at, RequestCode.CLIENT_DISCONNECT, address=address))["count"])
+
+        async def end(at: str) -> int:
+            return int((await self._own(at, RequestCode.CLIENT_DISCONNECT, address=address))["count"])
+
+        count = sum((await self._at_all(end, await self._by_name(away=True))).values())
         if not count:
             raise NotFound(f"no client is connected from {address}", "`penstock client ls` lists them.")
         return count
@@ -106,15 +122,16 @@ class ClusterAdmin:
         """Forget all rows that are staged for a sink, at every broker; how many stages those were. BrokerRefused when a
         newer run than this one writes to it.
         """
-        count = 0
-        for at in (await self._by_name()).values():
+
+        async def drop(at: str) -> int:
             request = RemotingCommand(RequestCode.STAGE_DROP, {"sink": sink, "run": run}, b"{}")
-            count += int((await self._cluster.ask(at, request)).ext.get("count", "0"))
-        return count
+            return int((await self._cluster.ask(at, request)).ext.get("count", "0"))
+
+        return sum((await self._at_all(drop, await self._by_name(away=True))).values())
 
     async def reload_config(self, broker: str | None = None) -> list[Json]:
         """Have all brokers, or those of one name, read their settings again, slaves as well: what changed, and whether that holds
-        now. The error of one that does not is raised when all others have.
+        now. NotEverywhere where some do not.
         """
         brokers = (await self.cluster_info()).brokers
         nodes = [
@@ -125,18 +142,13 @@ class ClusterAdmin:
         ]
         if not nodes:
             raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
-        found: list[Json] = []
-        trouble: PenstockError | None = None
-        for name, number, address in nodes:
-            try:
-                answer = await self._own(address, RequestCode.CONFIG_RELOAD)
-            except PenstockError as error:
-                trouble = trouble or error
-                continue
-            found += [{"broker": name, "id": number, **row} for row in answer["changes"]]
-        if trouble is not None:
-            raise trouble
-        return found
+        addresses = {f"{name}/{number}" if number else name: address for name, number, address in nodes}
+        answers = await self._at_all(lambda at: self._own(at, RequestCode.CONFIG_RELOAD), addresses)
+        return [
+            {"broker": name, "id": number, **row}
+            for (name, number, _), answer in zip(nodes, answers.values(), strict=True)
+            for row in answer["changes"]
+        ]
 
     async def promote(self, address: str, *, accept_loss: bool = False) -> None:
         """Let the slave at this address be the master of its replica set; its old master must be stopped. BrokerRefused where
@@ -179,13 +191,41 @@ class ClusterAdmin:
     async def _masters(self, broker: str | None = None) -> list[str]:
         return list((await self._by_name(broker)).values())
 
-    async def _by_name(self, broker: str | None = None) -> dict[str, str]:
-        """Broker name to its master's address, of all or of one. NoRoute when there is none."""
+    async def _by_name(self, broker: str | None = None, *, away: bool = False) -> dict[str, str]:
+        """Broker name to its master's address, of all or of one; with `away` also those that have none now: "". NoRoute when
+        there is no master.
+        """
         brokers = (await self.cluster_info()).brokers
-        masters = {name: brokers[name][0] for name in sorted(brokers) if 0 in brokers[name] and broker in (None, name)}
-        if not masters:
+        named = {name: brokers[name].get(0, "") for name in sorted(brokers) if broker in (None, name)}
+        if not any(named.values()):
             raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
-        return masters
+        return {name: address for name, address in named.items() if address or away}
+
+    async def _at_all(self, ask: Callable[[str], Awaitable[T]], brokers: Mapping[str, str]) -> dict[str, T]:
+        """What brokers answer to a change, by name; they are asked side by side, each by its address ("": it has no master).
+        NotEverywhere says which did not make it, when others did; when none did, the first one's error is raised.
+        """
+
+        async def one(address: str) -> T:
+            if not address:
+                raise NoRoute("it has no master now")
+            return await ask(address)
+
+        answers = await asyncio.gather(*map(one, brokers.values()), return_exceptions=True)
+        done: dict[str, T] = {}
+        missed: dict[str, Exception] = {}
+        for name, answer in zip(brokers, answers, strict=True):
+            if isinstance(answer, PenstockError):
+                missed[name] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                done[name] = answer
+        if missed and done:
+            raise NotEverywhere(missed)
+        if missed:
+            raise next(iter(missed.values()))
+        return done
 
 
 def _word(flag: bool) -> str:

@@ -168,7 +168,7 @@ class GroupAdmin(QueueAdmin):
         """Move a group to a time, "first" or "last" in a topic; the new offsets.
 
         Members that are online are moved at once; for a group that is offline the committed offsets are set. NotFound for
-        a group that no broker knows, unless it is to be a `new` one.
+        a group that no broker knows, unless it is to be a `new` one; NotEverywhere when some brokers do not answer.
         """
         if not new:
             await self.check_group(group)
@@ -176,23 +176,23 @@ class GroupAdmin(QueueAdmin):
         when_ms = moment if moment is not None else -1 if start == "last" else 0
         ext = {"topic": topic, "group": group, "timestamp": str(when_ms), "isForce": "true"}
         route = await self._cluster.route(topic, fresh=True)
-        moved: dict[MessageQueue, int] = {}
-        for broker in route.brokers:
-            address = route.address(broker)
-            if address is None:
-                continue
+        brokers = {broker: route.address(broker) or "" for broker in route.brokers}
+        names = {address: broker for broker, address in brokers.items()}
+
+        async def reset(address: str) -> dict[MessageQueue, int]:
             request = RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext))
             answer = await self._cluster.call(address, request)
             if answer.code == ResponseCode.SUCCESS:
-                moved.update(read_offsets(loads(answer.body)))
-            elif answer.code == ResponseCode.CONSUMER_NOT_ONLINE or (new and answer.code == ResponseCode.SYSTEM_ERROR):
-                targets = await self._targets(route, start, broker)
-                moved.update(targets)
+                return dict(read_offsets(loads(answer.body)))
+            if answer.code == ResponseCode.CONSUMER_NOT_ONLINE or (new and answer.code == ResponseCode.SYSTEM_ERROR):
+                targets = await self._targets(route, start, names[address])
                 for queue, offset in targets.items():
                     await self._cluster.ask_queue(queue, requests.commit(group, queue, offset))
-            else:
-                raise BrokerRefused(answer.code, answer.remark or "")
-        return moved
+                return targets
+            raise BrokerRefused(answer.code, answer.remark or "")
+
+        moved = await self._at_all(reset, brokers)
+        return {queue: offset for part in moved.values() for queue, offset in part.items()}
 
     async def plan_reset(
         self, group: str, topic: str, start: Start = "first", *, offset: int | None = None
@@ -230,9 +230,12 @@ class GroupAdmin(QueueAdmin):
         """
         await self.check_group(group)
         await self.check_offline(group)
-        for address in await self._masters():
+
+        async def delete(address: str) -> None:
             ext = {"groupName": group, "removeOffset": "true"}
             await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext))
+
+        await self._at_all(delete, await self._by_name(away=True))
 
     async def _targets(self, route: Route, start: Start, broker: str | None = None) -> dict[MessageQueue, int]:
         found = {}

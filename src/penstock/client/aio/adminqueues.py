@@ -11,7 +11,7 @@ from penstock.client.conversation import OK
 from penstock.client.results import SEND_STATUSES
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start, start_ms
-from penstock.errors import BrokerRefused, NoRoute, NotFound
+from penstock.errors import BrokerRefused, NoRoute, NotEverywhere, NotFound
 from penstock.wire.codes import (
     RequestCode,
     ResponseCode,
@@ -53,21 +53,21 @@ class QueueAdmin(ClusterAdmin):
         broker: str | None = None,
     ) -> list[str]:
         """Change a queue topic, or a channel of a topic of either kind, on every broker that has it; "add" makes it on
-        all, or on one `broker`. The brokers where it was done; NoRoute when none has it.
+        all, or on one `broker`. The brokers where it was done; NoRoute when none has it, NotEverywhere when some do not answer.
 
         `level`, of a topic that is added: memory, os or disk; without it what the broker's rules say.
         """
         ext = {"topic": topic, "action": action} | ({"level": level} if level else {})
         if channel:
             ext["channel"] = channel
-        done = []
-        for name, address in (await self._by_name(broker)).items():
+
+        async def change(address: str) -> bool:
             request = RemotingCommand(RequestCode.QUEUE_CHANGE, dict(ext))
-            answer = await self._cluster.call(address, request)
-            if answer.code == ResponseCode.SUCCESS:
-                done.append(name)
-            elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise BrokerRefused(answer.code, answer.remark or "")
+            answer = await self._cluster.ask(address, request, (*OK, ResponseCode.TOPIC_NOT_EXIST))
+            return answer.code == ResponseCode.SUCCESS
+
+        answers = await self._at_all(change, await self._by_name(broker, away=True))
+        done = [name for name, made in answers.items() if made]
         if not done:
             raise NoRoute(f"no broker has topic {topic!r}" + (f" with a channel {channel!r}" if channel else ""))
         self._cluster.routes.pop(topic, None)
@@ -85,28 +85,32 @@ class QueueAdmin(ClusterAdmin):
         """Take the messages of a topic of either kind below a place out of the sight of all groups and channels: all there
         are now, those below an offset (int), or those stored before a moment; at every broker or one. A row for each
         queue: from, to, messages.
-        NotFound when no broker has the topic.
+        NotFound when no broker has the topic, NotEverywhere when some do not answer.
         """
         moment = start_ms(to) if isinstance(to, datetime) else None
         ext = {"topic": topic, "to": str(to) if moment is None else f"time:{moment}", "dryRun": str(dry_run).lower()}
         if queue is not None:
             ext["queue"] = str(queue)
-        found: list[Json] = []
-        missing = 0
-        brokers = await self._by_name(broker)
-        for name, address in brokers.items():
+
+        async def purge(address: str) -> list[Json] | str:
             try:
-                answer = await self._own(address, RequestCode.TOPIC_PURGE, **ext)
+                rows: list[Json] = (await self._own(address, RequestCode.TOPIC_PURGE, **ext))["queues"]
             except BrokerRefused as refused:
                 if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
-                missing += 1
-                remark = refused.remark
-            else:
-                found += [{"broker": name, **row} for row in answer["queues"]]
-        if missing == len(brokers):
-            raise NotFound(remark, "`penstock topic ls` lists the topics.")
-        return found
+                return refused.remark
+            return rows
+
+        try:
+            answers = await self._at_all(purge, await self._by_name(broker, away=not dry_run))
+        except NotEverywhere as error:
+            if dry_run:  # nothing is done anywhere
+                raise next(iter(error.missed.values())) from None
+            raise
+        remarks = [answer for answer in answers.values() if isinstance(answer, str)]
+        if len(remarks) == len(answers):
+            raise NotFound(remarks[-1], "`penstock topic ls` lists the topics.")
+        return [{"broker": name, **row} for name, rows in answers.items() if not isinstance(rows, str) for row in rows]
 
     async def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
         """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end.
@@ -135,13 +139,13 @@ class QueueAdmin(ClusterAdmin):
         named = {"retentionMs": retention_ms, "retentionBytes": retention_bytes}
         ext = {name: str(value) for name, value in named.items() if value is not None}
         ext |= {} if trace is None else {"trace": str(trace).lower()}
-        missing = 0
-        brokers = await self._by_name()
-        for address in brokers.values():
+
+        async def keep(address: str) -> bool:
             request = RemotingCommand(RequestCode.TOPIC_KEEP, {"topic": topic, **ext})
             answer = await self._cluster.ask(address, request, (*OK, ResponseCode.TOPIC_NOT_EXIST))
-            missing += answer.code == ResponseCode.TOPIC_NOT_EXIST
-        if missing == len(brokers):
+            return answer.code == ResponseCode.SUCCESS
+
+        if not any((await self._at_all(keep, await self._by_name(away=True))).values()):
             raise NotFound(f"no broker has the log topic {topic!r}", "`penstock topic ls` lists the topics.")
 
     async def convert_topic(self, topic: str, kind: Literal["log", "queue"], *, dry_run: bool = False) -> list[Json]:
@@ -215,11 +219,15 @@ class QueueAdmin(ClusterAdmin):
         return found[-limit:] if start == "last" else found[:limit]
 
     async def browse_page(
-        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int
+        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int, body_from: int = 0
     ) -> tuple[list[Json], str | None]:
-        """Some rows of one broker behind the place `after`, and where to go on; None at the end. NotFound."""
+        """Some rows of one broker behind the place `after`, and where to go on; None at the end. With `body_from` one row
+        alone, and of its body what is behind so many bytes. NotFound.
+        """
         address = (await self._by_name(broker))[broker]
         ext = {"topic": topic, "channel": channel, "state": state, "bodyBytes": str(body_bytes), "limit": "1000"}
+        if body_from:
+            ext |= {"limit": "1", "bodyFrom": str(body_from)}
         try:
             page = await self._own(address, RequestCode.BROWSE, **ext, after=after)
         except BrokerRefused as refused:

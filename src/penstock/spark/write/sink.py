@@ -99,6 +99,7 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     stager = Stager(client, run, batch, inflight=options.inflight, level=options.level)
     try:
         if stager.over():
+            _demand_its_topic(options, stager.layout)
             return stager.seal()
         rows = _rows(options, client, batch, partition, stager.layout)
         chunks = _Chunks(stager, options.batch_bytes)
@@ -112,6 +113,19 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
         raise
     finally:
         stager.close()
+
+
+def _demand_its_topic(options: SinkOptions, layout: Mapping[str, list[str]]) -> None:
+    """ConfigError when the job that was written under this name was another one: it went to other topics. Where each row
+    names its topic, and where there were no rows, that is not known.
+    """
+    topic = options.topic or options.path
+    if options.job_id is not None and topic and layout and topic not in layout:
+        raise ConfigError(
+            f"jobId {options.job_id} is that of a write to {', '.join(sorted(layout))}, and this one is to {topic}: nothing "
+            "is written",
+            "A write to another topic needs a jobId of its own; the same write to the same topic may be repeated.",
+        )
 
 
 def send(options: SinkOptions, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
