@@ -9,6 +9,7 @@ from penstock.access.needs import publish
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Member, Peer, Subscription
+from penstock.broker.groups import check_commits
 from penstock.broker.topics import check_group_name, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
@@ -67,6 +68,7 @@ class Consuming(Calls):
             raise Refused("queueId and commitOffset must not be negative")
         check_topic_name(fields["topic"].encode())
         group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
+        check_commits(group)
         self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
         channels = self.broker.queueing.log_channels(topic.encode(), group.encode())
         # An NSQ channel of that name goes where its group is told to; a slave's is where its master's is.
