@@ -10,7 +10,6 @@ import msgspec
 from penstock.client.routes import MessageQueue
 from penstock.wire.codes import ResponseCode
 
-
 RETRY_DELAY_MAX_S: Final = 100 * 365 * 86_400  # a hundred years: whoever asks for more is mistaken
 
 
