@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.broker.clients import EXPIRY_MS, LOCK_MS, ClientTable, Member, QueueLocks, Subscription
+import pytest
+
+from penstock.broker import clients as clients_module
+from penstock.broker.clients import EXPIRY_MS, FORGET_MS, LOCK_MS, ClientTable, Member, QueueLocks, Subscription
 
 
 def member(client_id: str, peer: Any, heard_ms: int = 0) -> Member:
@@ -55,5 +58,29 @@ def test_queue_locks_expire() -> None:
     assert locks.lock("g", "two", [queue], LOCK_MS - 1) == []
     assert locks.lock("other", "two", [queue], 0) == [queue]
     assert locks.lock("g", "two", [queue], LOCK_MS) == [queue]
-    locks.unlock("g", "one", [queue])
+    locks.unlock("g", "one", [queue])  # which is another's
     assert locks.lock("g", "one", [queue], LOCK_MS) == []
+
+
+def test_queue_locks_that_nobody_holds_are_forgotten() -> None:
+    locks, queues = QueueLocks(), [("T", "b", number) for number in range(3)]
+    for number in range(100):
+        locks.lock(f"g{number}", "one", queues, 0)
+    locks.unlock("g0", "one", queues)
+    assert locks.count == 297
+    assert locks.lock("g1", "one", queues[:1], LOCK_MS - 1) == queues[:1]
+    locks.lock("new", "one", queues[:1], LOCK_MS + FORGET_MS)
+    assert locks.count == 2
+    locks.unlock("new", "two", queues)
+    locks.unlock("unknown", "two", queues)
+    assert locks.count == 2
+    assert locks.lock("g1", "two", queues, LOCK_MS + FORGET_MS) == queues[1:]
+
+
+def test_there_is_an_end_to_queue_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "LOCKS_MAX", 2)
+    locks, queues = QueueLocks(), [("T", "b", number) for number in range(3)]
+    assert locks.lock("g", "one", queues, 0) == queues[:2]
+    assert locks.lock("other", "one", queues, 0) == []
+    assert locks.lock("g", "one", queues, 1) == queues[:2]  # renewed
+    assert locks.lock("other", "one", queues, LOCK_MS + FORGET_MS) == queues[:2]

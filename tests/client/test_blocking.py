@@ -13,9 +13,11 @@ import pytest
 
 import penstock
 from penstock import Message, aio
+from penstock.client.aio import logconsumer, push
 from penstock.client.blocking import Producer, PullConsumer, PushConsumer
 from penstock.client.blockingadmin import Admin
 from penstock.errors import Closed, ConnectionLost, NoRoute
+from penstock.message import ReceivedMessage
 
 Fresh = Callable[[str], str]
 
@@ -130,3 +132,25 @@ def test_who_iterates_over_a_consumer_that_was_never_started_is_told(where: dict
     consumer.close()
     with pytest.raises(Closed):
         iter(consumer)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_listener_may_close_its_consumer(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    """It does not wait for itself."""
+    topic, closed = fresh("itself"), threading.Event()
+    for module in (push, logconsumer):
+        monkeypatch.setattr(module, "CLOSE_S", 600.0)
+
+    def listener(message: ReceivedMessage) -> None:
+        consumer.close()
+        closed.set()
+
+    with Producer(registry) as producer:
+        producer.send(Message(topic, b"x"))
+    consumer = PushConsumer(fresh("g"), registry, listener=listener, start="first", orderly=orderly)
+    consumer.start()
+    consumer.subscribe(topic)
+    assert closed.wait(60)
+    consumer.close()

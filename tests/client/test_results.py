@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.results import SEND_STATUSES, Reject, Retry, SendReceipt, SendStatus
+from penstock.client.results import RETRY_DELAY_MAX_S, SEND_STATUSES, Reject, Retry, SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.wire.codes import ResponseCode
 
@@ -22,7 +22,8 @@ def test_a_stored_message_has_a_status_and_a_refused_one_has_none() -> None:
 
 def test_outcomes() -> None:
     assert (Retry().delay, Retry(0).delay, Retry(2.5).delay) == (None, 0, 2.5)
-    for delay in (-1, float("inf"), float("nan")):  # such a message would never be settled
-        with pytest.raises(ValueError, match="a delay"):
+    assert Retry(RETRY_DELAY_MAX_S).delay == RETRY_DELAY_MAX_S
+    for delay in (-1, RETRY_DELAY_MAX_S + 1, 1e30, float("inf"), float("nan")):  # such a message would never be settled
+        with pytest.raises(ValueError, match="a hundred years"):
             Retry(delay)
     assert (Reject().reason, Reject("bad").reason) == ("", "bad")

@@ -62,3 +62,12 @@ def test_work_that_does_not_end_holds_up_no_program() -> None:
         [sys.executable, "-c", ENDS], capture_output=True, timeout=60, check=True, text=True, env=where
     )
     assert done.stdout == "the end\n"
+
+
+def test_who_asks_from_one_of_them() -> None:
+    threads, others = Threads(1, "ours"), Threads(1, "others")
+    assert threads.submit(threads.has_caller).result(60)
+    assert not others.submit(threads.has_caller).result(60)
+    assert not threads.has_caller()
+    for each in (threads, others):
+        each.shutdown()

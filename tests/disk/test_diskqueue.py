@@ -698,3 +698,27 @@ def test_any_call_may_fail(tmp_path: Path, error: type[StoreError]) -> None:
         assert set(accepted) - there <= finished, (n, files.failed)
         assert not list(folder.glob("*.bad")), (n, files.failed)
     assert n > 60
+
+
+class Counting(Files):
+    """Counts what is read."""
+
+    bytes = 0
+
+    def read(self, fd: int, at: int, length: int) -> bytes:
+        data = super().read(fd, at, length)
+        self.bytes += len(data)
+        return data
+
+
+def test_a_file_of_records_that_are_all_beyond_our_limit_is_walked_once(tmp_path: Path) -> None:
+    sent = [message(n) + bytes(3_000) for n in range(300)]
+    data = b"".join(struct.pack(">I", len(payload)) + payload for payload in sent)
+    (tmp_path / "q.diskqueue.000000.dat").write_bytes(data)
+    files = Counting()
+    queue = make(tmp_path, "q", files, payload_bytes=(26, 1_000))
+    opened = files.bytes
+    assert drain(queue) == sent
+    assert files.bytes - opened < 8 * len(data)
+    assert not list(tmp_path.glob("*.bad"))
+    queue.close()

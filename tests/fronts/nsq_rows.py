@@ -277,6 +277,12 @@ AUTH = [
     Row("pub first", pub("t"), ["E E_AUTH_FIRST AUTH required before PUB"]),
     Row("mpub first", mpub("t", b"x"), ["E E_AUTH_FIRST AUTH required before MPUB"]),
     Row("dpub first", b"DPUB t 1\n" + sized(b"x"), ["E E_AUTH_FIRST AUTH required before DPUB"]),
+    Row(
+        "and nothing more",
+        b"AUTH\n" + sized(b"good"),
+        ['R {"identity":"me","identity_url":"","permission_count":1}'],
+        ends=True,
+    ),
     Row("wrong secret", b"AUTH\n" + sized(b"wrong"), ["E E_AUTH_FAILED AUTH failed"]),
     Row("no rights", b"AUTH\n" + sized(b"none"), ["E E_UNAUTHORIZED AUTH no authorizations found"]),
     Row(

@@ -21,6 +21,8 @@ from penstock.wire.sql92 import Selector, compile_selector
 
 EXPIRY_MS = 120_000
 LOCK_MS = 60_000
+FORGET_MS = 10_000  # so often locks that ran out are forgotten
+LOCKS_MAX = 200_000  # of all groups together: beyond, nothing is locked
 
 
 class Peer(Protocol):
@@ -213,26 +215,58 @@ class ClientTable:
 
 
 class QueueLocks:
-    """(group, topic, broker, queue) → the client that may read it in order, for 60 s after its last call."""
+    """(group, topic, broker, queue) → the client that may read it in order, for 60 s after its last call.
+
+    What nobody holds any more is forgotten soon.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, dict[tuple[str, str, int], tuple[str, int]]] = {}
+        self._count = 0
+        self._forget_ms = 0
+
+    @property
+    def count(self) -> int:
+        """Locks that are remembered."""
+        return self._count
 
     def lock(
         self, group: str, client_id: str, queues: list[tuple[str, str, int]], now_ms: int
     ) -> list[tuple[str, str, int]]:
         """Lock, or renew; the queues the client holds afterwards, out of those asked for."""
+        if now_ms >= self._forget_ms:
+            self._forget(now_ms)
         held = self._held.setdefault(group, {})
         granted = []
         for queue in queues:
-            owner, until_ms = held.get(queue, (client_id, 0))
-            if owner == client_id or until_ms <= now_ms:
-                held[queue] = (client_id, now_ms + LOCK_MS)
-                granted.append(queue)
+            lock = held.get(queue)
+            if lock is None:
+                if self._count >= LOCKS_MAX:
+                    continue
+                self._count += 1
+            elif lock[0] != client_id and lock[1] > now_ms:
+                continue
+            held[queue] = (client_id, now_ms + LOCK_MS)
+            granted.append(queue)
+        if not held:
+            del self._held[group]
         return granted
+
+    def _forget(self, now_ms: int) -> None:
+        self._forget_ms = now_ms + FORGET_MS
+        for group, held in list(self._held.items()):
+            held = {queue: lock for queue, lock in held.items() if lock[1] > now_ms}
+            if held:
+                self._held[group] = held
+            else:
+                del self._held[group]
+        self._count = sum(map(len, self._held.values()))
 
     def unlock(self, group: str, client_id: str, queues: list[tuple[str, str, int]]) -> None:
         held = self._held.get(group, {})
         for queue in queues:
             if held.get(queue, ("", 0))[0] == client_id:
                 del held[queue]
+                self._count -= 1
+        if not held:
+            self._held.pop(group, None)

@@ -17,7 +17,7 @@ from penstock.limits import Limits
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.store import LogStore
 from penstock.wire.codes import PERM_READ, ResponseCode
-from penstock.wire.names import SYSTEM_GROUPS
+from penstock.wire.names import SYSTEM_GROUPS, TRANSACTION_GROUP
 
 log = logging.getLogger("penstock.broker")
 
@@ -176,6 +176,12 @@ class GroupTable:
                 if name in self.by_name and isinstance(bits, int) and bits & PERM_READ:
                     self.by_name[name].forbid(topic, True)
         self.version = shapes.version_of(table)
+
+
+def check_commits(group: str) -> None:
+    """Refused when the offsets of a group are the broker's own: moved by a client, transactions would be forgotten."""
+    if group == TRANSACTION_GROUP:
+        raise Refused(f"the offsets of {group} are the broker's own", remoting=ResponseCode.NO_PERMISSION)
 
 
 def owed(queues: Iterable[ConsumeQueue], offsets: Mapping[int, int]) -> Iterator[tuple[ConsumeQueue, int]]:

@@ -29,7 +29,7 @@ from penstock.wire.codes import SYS_COMMIT, SYS_ROLLBACK, Fields
 
 log = logging.getLogger("penstock.transactions")
 
-GROUP = "CID_RMQ_SYS_TRANS"
+GROUP = names.TRANSACTION_GROUP
 OP_TAG = "d"
 
 

@@ -268,7 +268,8 @@ class PushConsumer(Client):
     def close(self) -> None:
         """Stop pulling, commit what was acknowledged, leave the group."""
         _terminated.discard(self)
-        super().close()
+        with self._inner.dispatcher.listeners.leaving():
+            super().close()
 
     def _leave_to_parent(self) -> None:
         """SIGTERM for the child is none for the parent's consumer."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from math import inf
+from typing import Final
 
 import msgspec
 
 from penstock.client.routes import MessageQueue
 from penstock.wire.codes import ResponseCode
+
+RETRY_DELAY_MAX_S: Final = 100 * 365 * 86_400  # a hundred years: whoever asks for more is mistaken
 
 
 class SendStatus(Enum):
@@ -57,13 +59,17 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
 class Retry(Exception):
     """Raised by a listener: give me this message again, after `delay` seconds.
 
-    Without a delay the broker chooses: a log topic's message comes after 10 s, 30 s, 1 min …, a queue topic's at once.
+    Without a delay it comes after 10 s, 30 s, 1 min …; ValueError for one that is negative, no number, or more than
+    `RETRY_DELAY_MAX_S`.
     """
 
     def __init__(self, delay: float | None = None) -> None:
         super().__init__(delay)
-        if delay is not None and not 0 <= delay < inf:
-            raise ValueError("a delay is not negative, and a number; Reject is for the dead letters")
+        if delay is not None and not 0 <= delay <= RETRY_DELAY_MAX_S:
+            raise ValueError(
+                f"a delay of {delay} s: it is a number from 0 to {RETRY_DELAY_MAX_S} (a hundred years); "
+                "Reject is for the dead letters"
+            )
         self.delay = delay
 
 

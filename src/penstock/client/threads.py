@@ -25,6 +25,7 @@ class Threads(Executor):
         self._count = 0
         self._idle = 0  # threads that wait for work which is still to come
         self._open = True
+        self._members: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Do this in one of the threads; the future has what becomes of it. RuntimeError after `shutdown`."""
@@ -40,6 +41,10 @@ class Threads(Executor):
                 threading.Thread(target=self._work, name=f"{self._name}_{self._count}", daemon=True).start()
         return future
 
+    def has_caller(self) -> bool:
+        """Whether the caller is in one of the threads."""
+        return threading.current_thread() in self._members
+
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """Take no more work; what is there is done, and nobody waits for it."""
         with self._lock:
@@ -47,11 +52,13 @@ class Threads(Executor):
         self._row.put(None)
 
     def _work(self) -> None:
+        self._members.add(threading.current_thread())
         while (task := self._row.get()) is not None:
             _carry_out(*task)
             del task  # an idle thread keeps nothing alive
             with self._lock:
                 self._idle += self._row.empty()
+        self._members.discard(threading.current_thread())
         self._row.put(None)  # for the next one
 
 

@@ -193,6 +193,7 @@ class RecordFile:
         self._fd = files.open(path, writable=False)
         self._chunk = b""
         self._chunk_at = 0
+        self._led = (-1, -1)  # from here, records lead to there
 
     def bytes_at(self, at: int, length: int) -> bytes:
         """As many of these bytes as there are."""
@@ -210,6 +211,22 @@ class RecordFile:
         length = 4 + LENGTH.unpack(head)[0]
         record = self.bytes_at(at, length) if at + length <= end else b""
         return record if len(record) == length else None
+
+    def led(self, at: int, length: int, end: int) -> bool:
+        """Whether the record of so many bytes at `at` is the next of a row that leads to the end: then the one behind it is."""
+        found = self._led == (at, end)
+        if found:
+            self._led = at + length, end
+        return found
+
+    def leads(self, at: int, end: int, least: int) -> bool:
+        """Whether records with payloads of at least so many bytes lead from here to the end."""
+        begin = at
+        while at < end and (record := self.record(at, end)) is not None and len(record) - LENGTH.size >= least:
+            at += len(record)
+        if at == end:
+            self._led = begin, end
+        return at == end
 
     def run(self, sums: Sums, at: int, end: int, limit: int, sizes: tuple[int, int]) -> Run | None:
         """Up to `limit` records one behind another from `at` on, whose lengths and sums hold; as far as one look at the file
@@ -238,13 +255,9 @@ def believed(file: RecordFile, record: bytes | None, at: int, end: int, sizes: t
     least, most = sizes
     if record is None or len(record) - LENGTH.size < least:
         return False
-    if len(record) - LENGTH.size > most:
-        behind: bytes | None = record
-        while behind is not None and len(behind) - LENGTH.size >= least:
-            at += len(behind)
-            behind = file.record(at, end)
-        return at == end
-    return True
+    if file.led(at, len(record), end) or len(record) - LENGTH.size <= most:
+        return True
+    return file.leads(at + len(record), end, least)
 
 
 def records(files: Files, folder: Path, name: str) -> Iterator[bytes]:

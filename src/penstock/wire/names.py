@@ -41,6 +41,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
 )  # fmt: skip
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"  # under which a broker keeps what it knows of halves
 
 # Topics and channels of NSQ that go with their last consumer; the second is LMQ's.
 EPHEMERAL: Final = (b"#ephemeral", b"#tmp")

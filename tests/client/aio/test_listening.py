@@ -142,3 +142,30 @@ async def test_a_topic_without_a_listener_is_iterated() -> None:
     listeners.end_work()
     await asyncio.wait_for(waiting, 10)
     listeners.close()
+
+
+async def test_only_the_listeners_that_close_the_consumer_are_not_waited_for() -> None:
+    go_on, left = asyncio.Event(), asyncio.Event()
+
+    async def listener(received: ReceivedMessage) -> None:
+        if received.queue_offset:
+            await go_on.wait()
+            return
+        with listeners.leaving(), listeners.leaving():
+            left.set()
+            await listeners.wait_done(600)
+
+    async def work(offset: int) -> None:
+        listeners.begin_work()
+        await listeners.call(message(offset))
+        listeners.end_work()
+
+    listeners = Listeners("G", listener, threads=1, timeout_s=600)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(work(1))
+        closes = tasks.create_task(work(0))
+        await left.wait()
+        await asyncio.sleep(0)
+        assert not closes.done()
+        go_on.set()
+    listeners.close()

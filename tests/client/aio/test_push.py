@@ -10,6 +10,7 @@ import pytest
 
 from client.steps import numbered, send
 from penstock.aio import Admin, Producer
+from penstock.client.aio import logconsumer, push
 from penstock.client.aio.push import PushConsumer
 from penstock.client.results import Reject, Retry
 from penstock.client.sending import send_request
@@ -334,9 +335,14 @@ async def test_names_that_nobody_can_have_are_refused_when_a_topic_is_subscribed
         await consumer.close()
 
 
-async def test_a_coroutine_may_close_its_consumer(registry: str, fresh: Fresh) -> None:
-    """It waits for itself for a moment; then everything is closed, and nothing is left running."""
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_coroutine_may_close_its_consumer(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    """It does not wait for itself; then everything is closed, and nothing is left running."""
     topic, closed = fresh("itself"), asyncio.Event()
+    for module in (push, logconsumer):
+        monkeypatch.setattr(module, "CLOSE_S", 600.0)
 
     async def listener(message: ReceivedMessage) -> None:
         await consumer.close()
@@ -344,7 +350,7 @@ async def test_a_coroutine_may_close_its_consumer(registry: str, fresh: Fresh) -
 
     await send(registry, topic, b"x")
     before = asyncio.all_tasks()
-    consumer = PushConsumer(fresh("g"), registry, listener=listener, start="first")
+    consumer = PushConsumer(fresh("g"), registry, listener=listener, start="first", orderly=orderly)
     await consumer.start()
     await consumer.subscribe(topic)
     async with asyncio.timeout(60):

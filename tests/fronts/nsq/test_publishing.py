@@ -106,3 +106,19 @@ def test_answers_leave_when_the_system_has_their_messages(tmp_path: Path) -> Non
     assert b"three" in path.read_bytes()
     assert gathering.segment is None
     side.close()
+
+
+@pytest.mark.parametrize("size", [None, 0, -1, 1 << 20])
+def test_a_publish_without_a_message_makes_no_topic(tmp_path: Path, size: int | None) -> None:
+    """Nor does nsqd: a topic stays, is told to registries, and counts."""
+    side = NsqSide(tmp_path)
+    session = side.session()
+    data = bytearray(b"PUB t\n" + (1 if size is None else size).to_bytes(4, signed=True))
+    side.front.begin_turn()
+    session.feed(data, len(data))
+    assert b"t" not in side.queueing.topics
+    if size is None:
+        whole = bytearray(data + b"x")
+        assert session.feed(whole, len(whole)) == len(whole)
+        assert b"t" in side.queueing.topics
+    side.close()

@@ -7,15 +7,18 @@ import os
 import ssl
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cramjam
 import psutil
 import pytest
 
+from fronts.frontside import NsqSide
 from fronts.nsq_peer import NsqPeer, mpub, sized
+from penstock.authority import Rights, read_rights
 from penstock.fronts.nsq import session as nsq
+from penstock.fronts.nsq.front import NsqFront
 from penstock.testing import Broker
 
 
@@ -210,3 +213,63 @@ def test_identify_takes_its_fields_in_any_case() -> None:
         peer = NsqPeer(broker.nsq)
         assert b"heartbeat interval (5) is invalid" in peer.ask(b"IDENTIFY\n" + sized(b'{"Heartbeat_Interval":5}'))
         peer.close()
+
+
+class Asked:
+    """An NSQ side whose auth server answers when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.side = NsqSide(folder, auth_http_address="127.0.0.1:1")
+        self.side.front = NsqFront(self.side.broker, None, self.ask)
+        self.session = self.side.session()
+        self.done: Callable[[Rights | None], None] = lambda rights: None
+
+    def ask(self, session: object, secret: bytes, done: Callable[[Rights | None], None]) -> None:
+        self.done = done
+
+    def answer(self) -> list[bytes]:
+        """Everything is granted: what leaves then."""
+        self.side.front.begin_turn()
+        rule = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"]}
+        self.done(read_rights(json.dumps({"ttl": 60, "authorizations": [rule]}).encode()))
+        self.side.turn()
+        return self.side.frames(self.session)
+
+
+@pytest.mark.parametrize(
+    ("behind", "frames"),
+    [
+        (b"", []),
+        (b"PUB t\n" + sized(b"x"), [b"OK"]),
+        (b"PUB t\n" + sized(b"x")[:-1], [b"E_BAD_MESSAGE PUB failed to read message body"]),
+    ],
+)
+def test_who_says_nothing_more_while_its_rights_are_asked_for_is_answered(
+    tmp_path: Path, behind: bytes, frames: list[bytes]
+) -> None:
+    asked = Asked(tmp_path)
+    asked.side.say(asked.session, b"AUTH\n" + sized(b"secret") + behind)
+    asked.session.eof()
+    assert not asked.session.closing
+    granted, *others = asked.answer()
+    assert b"permission_count" in granted
+    assert others == frames
+    assert asked.session.closing
+    asked.side.close()
+
+
+def test_what_comes_through_a_layer_while_rights_are_asked_for_is_kept(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    asked.side.say(asked.session, b"IDENTIFY\n" + sized(b'{"feature_negotiation":true,"deflate":true}'))
+    asked.session.take()
+    deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
+    publish = b"PUB t\n" + sized(bytes(30_000))
+    wire = deflate.compress(b"AUTH\n" + sized(b"secret") + publish * 3) + deflate.flush(zlib.Z_SYNC_FLUSH)
+    asked.side.front.begin_turn()
+    for data in (wire, deflate.compress(publish) + deflate.flush(zlib.Z_SYNC_FLUSH)):
+        assert asked.session.feed(bytearray(data), len(data)) == len(data)
+    asked.side.turn()
+    asked.answer()
+    assert not asked.session.ended
+    assert asked.side.queueing.topics[b"t"].message_count == 4
+    asked.side.close()

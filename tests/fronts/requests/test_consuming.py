@@ -42,6 +42,22 @@ def test_offsets(peer: RawPeer) -> None:
     assert b'{"brokerName":"broker-a","queueId":0,"topic":"Offsets"}:{' in stats
 
 
+def test_the_offsets_of_the_brokers_own_group_are_not_moved(peer: RawPeer) -> None:
+    """They say which transactions are still to be asked about."""
+    own = {"consumerGroup": "CID_RMQ_SYS_TRANS", "topic": "RMQ_SYS_TRANS_HALF_TOPIC", "queueId": 0}
+    pull = {"queueOffset": 0, "maxMsgNums": 1, "subscription": "*", "subVersion": 0, "suspendTimeoutMillis": 0}
+    before = peer.ask(14, own).ext.get("offset")
+    refused = [
+        peer.ask(15, own | {"commitOffset": 99}),
+        peer.ask(11, own | pull | {"sysFlag": 5, "commitOffset": 99}),
+        peer.ask(314, {"srcGroup": "Any", "destGroup": own["consumerGroup"], "topic": own["topic"], "offline": "true"}),
+        peer.ask(207, {"groupName": own["consumerGroup"], "removeOffset": "true"}),
+    ]
+    assert [answer.code for answer in refused] == [16] * len(refused)
+    assert peer.ask(14, own).ext.get("offset") == before
+    assert peer.ask(11, own | pull | {"sysFlag": 4, "commitOffset": 0}).code in (17, 19)
+
+
 def test_a_slaves_channel_goes_where_its_masters_is(tmp_path: Path) -> None:
     key = {"topic": "jobs"}
     with Broker(tmp_path / "a", ha_port=0, node="a") as master:

@@ -65,6 +65,8 @@ def test_queue_locks(peer: RawPeer) -> None:
     assert ask(41, "two") == []
     ask(42, "one")
     assert len(ask(41, "two")) == 1
+    long = {"topic": "L", "brokerName": "b" * 256, "queueId": 0}
+    assert peer.ask(41, body=json.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": [long]}).encode()).code == 1
     for wrong in (5, "x", {"topic": "L"}, [None]):
         answer = peer.ask(41, body=json.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": wrong}).encode())
         assert (answer.code, answer.remark) == (1, "mqSet holds no message queues")

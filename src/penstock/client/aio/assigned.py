@@ -66,10 +66,10 @@ class Assigned:
         self.room.set()
         self._stop_pulling()
 
-    def cancel(self) -> None:
-        """Stop the work in order, too."""
+    def cancel(self, but: asyncio.Task[object] | None = None) -> None:
+        """Stop the work in order, too, unless this task does it: its listener is the one that closes the consumer."""
         self._stop_pulling()
-        if self._worker is not None:
+        if self._worker is not None and self._worker is not but:
             self._worker.cancel()
 
     def _stop_pulling(self) -> None:

@@ -90,7 +90,11 @@ class Control:
         if not self._listeners.take(message.topic):
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="this consumer has no listener")
         began_s = time.monotonic()
-        give_back = await self._listeners.call(message)
+        self._listeners.begin_work()
+        try:
+            give_back = await self._listeners.call(message)
+        finally:
+            self._listeners.end_work()
         result = {
             "autoCommit": True,
             "consumeResult": "CR_SUCCESS" if give_back is None else "CR_LATER",

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, cast
 
 from penstock.client.results import Outcome, Reject, Retry
@@ -45,7 +46,9 @@ class Listeners:
         self.timeout_s = timeout_s
         self._threads = Threads(threads, f"penstock-{group}")
         self._count = 0
-        self._none = asyncio.Event()
+        self._none = asyncio.Event()  # nobody is at work, or only those who close the consumer
+        self._tasks: set[asyncio.Task[object]] = set()  # that a coroutine is called in
+        self._leaving: set[object] = set()  # threads and tasks of listeners that close the consumer
         self._reply: Callable[[ReceivedMessage, bytes], None] = lambda message, body: None
         self._tracing: Tracing | None = None
 
@@ -64,12 +67,36 @@ class Listeners:
     def end_work(self) -> None:
         """It is over."""
         self._count -= 1
-        if not self._count:
+        self.look_who_works()
+
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Its caller closes the consumer; if that is a listener, of whichever thread, nobody waits for it."""
+        who = threading.current_thread() if self._threads.has_caller() else self._task()
+        if who is None or who in self._leaving:
+            yield
+            return
+        self._leaving.add(who)
+        try:
+            yield
+        finally:
+            self._leaving.discard(who)
+
+    def _task(self) -> asyncio.Task[object] | None:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # a thread without a loop
+            return None
+        return task if task in self._tasks else None
+
+    def look_who_works(self) -> None:
+        """Whoever waits until nobody works may go on, if only those who wait themselves are left."""
+        if self._count <= len(self._leaving):
             self._none.set()
 
     async def wait_done(self, timeout_s: float) -> None:
-        """Wait until no message is worked on, at most so long."""
-        if self._count:
+        """Wait until no message is worked on but by listeners that close the consumer, at most so long."""
+        if self._count > len(self._leaving):
             self._none.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -154,13 +181,17 @@ class Listeners:
         assert listener is not None
         if self.runs_in_thread(message.topic):
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._call_here, message)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
         try:
             with context_of(message):
                 async with asyncio.timeout(self.timeout_s):
                     done: object = await cast(Awaitable[object], listener(message))
         except BaseException as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and task.cancelling():
                 raise  # the consumer closes; else something was cancelled that the listener waited for
             return self._outcome(error, message)
+        finally:
+            self._tasks.discard(task)
         return self._made_of(done, message)

@@ -116,8 +116,11 @@ class LogConsumer:
             assigned.stop()
 
     async def close(self) -> None:
-        """Commit and unlock every queue."""
-        await asyncio.gather(*(self._release(assigned) for assigned in self.assigned.values()))
+        """Commit and unlock every queue, when the listeners are done."""
+        here, take = asyncio.current_task(), self._dispatcher.listeners.take
+        await asyncio.gather(
+            *(self._release(assigned, here, listened=take(queue.topic)) for queue, assigned in self.assigned.items())
+        )
         self.assigned.clear()
 
     # -- queues come and go
@@ -177,12 +180,15 @@ class LogConsumer:
             if not assigned.dropped:
                 assigned.pull_by(self._cluster.spawn(self._puller.run(assigned)))
 
-    async def _release(self, assigned: Assigned) -> None:
-        """Commit, and unlock, a queue that was stopped."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                await assigned.idle.wait()
-        assigned.cancel()
+    async def _release(
+        self, assigned: Assigned, closer: asyncio.Task[object] | None = None, *, listened: bool = False
+    ) -> None:
+        """Commit, and unlock, a queue that was stopped; `listened`: its listeners were waited for."""
+        if not listened:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await assigned.idle.wait()
+        assigned.cancel(closer)
         try:
             await self._commit(assigned)
             if self._locks is not None:
@@ -234,10 +240,14 @@ class LogConsumer:
             if not listeners.take(message.topic):
                 await self._dispatcher.in_order(Pulled(self, assigned), message)
                 return
-            outcome = await listeners.call(message)
-            if not isinstance(outcome, Retry) or message.attempts >= self._settings.attempts_max:
-                await self.settle(assigned, message, Reject("attempts") if isinstance(outcome, Retry) else outcome)
-                return
+            listeners.begin_work()
+            try:
+                outcome = await listeners.call(message)
+                if not isinstance(outcome, Retry) or message.attempts >= self._settings.attempts_max:
+                    await self.settle(assigned, message, Reject("attempts") if isinstance(outcome, Retry) else outcome)
+                    return
+            finally:
+                listeners.end_work()
             message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
             await asyncio.sleep(ORDERLY_WAIT_S if outcome.delay is None else outcome.delay)
 

@@ -167,8 +167,14 @@ class PushConsumer:
     async def close(self) -> None:
         """Stop pulling, let listeners finish (5 s at most), commit, leave the group.
 
-        Messages not settled come again, to other members or at the next start.
+        Messages not settled come again, to other members or at the next start. A listener may close its consumer: its own
+        message comes again, too.
         """
+        with self._listeners.leaving():
+            await self._close_once()
+
+    async def _close_once(self) -> None:
+        self._listeners.look_who_works()
         if self._closing:
             await self._closed.wait()
             return

@@ -29,9 +29,9 @@ cdef class Publisher:
     cdef long long _topic_of(self, NsqConnection asker, long long pos, long long last, bytes verb) except -2
     cdef Seat _seat_of(self, bytes name)
     cpdef settle_counts(self)
-    @cython.locals(base=cython.p_uchar, size=cython.longlong, at=cython.longlong, begin=cython.longlong, answer=cython.int, topic=Topic)
+    @cython.locals(base=cython.p_uchar, size=cython.longlong, at=cython.longlong, begin=cython.longlong, answer=cython.int, topic=Topic, found=cython.longlong)
     cdef long long pub(self, NsqConnection asker, long long pos, long long last, long long body, long long total) except -2
-    @cython.locals(size=cython.longlong, count=cython.longlong, begin=cython.longlong, head=cython.longlong, end=cython.longlong)
+    @cython.locals(size=cython.longlong, count=cython.longlong, begin=cython.longlong, head=cython.longlong, end=cython.longlong, found=cython.longlong)
     cdef long long mpub(self, NsqConnection asker, long long pos, long long last, long long body, long long total) except -2
     @cython.locals(base=cython.p_uchar, size=cython.longlong, count=cython.longlong, at=cython.longlong, stop=cython.longlong, n=cython.longlong, length=cython.longlong)
     cdef long long _count_of(self, NsqConnection asker, long long body, long long end, long long total) except? -1

@@ -68,7 +68,7 @@ class Publisher:
         self._seats: dict[bytes, Seat] = {}
 
     def _topic_of(self, asker: NsqConnection, pos: int, last: int, verb: bytes) -> int:
-        """Let `topic` be the one named in [pos, last); 0, or -1 after an error was sent."""
+        """Let `topic` be the one named in [pos, last); 0, 1 when it is still to be made, or -1 after an error was sent."""
         stop = find(asker.base, pos, last, words.SPACE)
         if stop < 0:
             stop = last
@@ -83,7 +83,7 @@ class Publisher:
         name = asker.cut(pos, stop)
         seat = self._seats.get(name)
         if seat is None or seat.topic is None or not seat.topic.open:
-            return self._new_topic(asker, name, verb)
+            return self._check_topic(asker, name, verb)
         self.topic = seat.topic
         self.seat = seat
         return 0
@@ -97,7 +97,8 @@ class Publisher:
             seat = self._seats[name] = Seat(name)
         return seat
 
-    def _new_topic(self, asker: NsqConnection, name: bytes, verb: bytes) -> int:
+    def _check_topic(self, asker: NsqConnection, name: bytes, verb: bytes) -> int:
+        self.topic = None
         if asker.tls_needed:
             asker.wrong_state(verb)
             return -1
@@ -105,13 +106,18 @@ class Publisher:
             doubled = b"E_BAD_TOPIC " if verb == b"MPUB" else b""
             asker.fail(b'E_BAD_TOPIC %s%s topic name "%s" is not valid' % (doubled, verb, printable(name).encode()))
             return -1
-        self.topic = None
         try:
             asker.check_right(b"publish", name, b"", verb)
-            topic = self.queueing.topic(name, hasty=True)
         except Failed as failed:
             asker.fail(failed.text)
             return -1
+        return 1
+
+    def _make_topic(self, asker: NsqConnection, pos: int, last: int, verb: bytes) -> int:
+        """Let `topic` be the one that was looked for, made if need be; 0, or -1 after an error was sent."""
+        name = asker.cut(pos, last).partition(b" ")[0]
+        try:
+            topic = self.queueing.topic(name, hasty=True)
         except Refused as refused:
             asker.fail(b"%s %s %s" % (refused.nsq.encode(), verb, str(refused).encode()))
             return -1
@@ -149,7 +155,8 @@ class Publisher:
 
     def pub(self, asker: NsqConnection, pos: int, last: int, body: int, total: int) -> int:
         """PUB: the topic's name is in [pos, last), size and message begin at `body`."""
-        if self._topic_of(asker, pos, last, b"PUB") < 0:
+        found = self._topic_of(asker, pos, last, b"PUB")
+        if found < 0:
             return body
         at = body + words.SIZE_BYTES
         begin = pos - words.VERB_BYTES - 1
@@ -164,6 +171,8 @@ class Publisher:
         if total - at < size:
             asker.need = at + size - begin
             return -1
+        if found > 0 and self._make_topic(asker, pos, last, b"PUB") < 0:  # not before there is a message for it
+            return body
         if self.shared.expiring and not self._may(asker, b"PUB"):
             return body
         topic: Topic = self.topic  # type: ignore[assignment]
@@ -183,7 +192,8 @@ class Publisher:
 
     def mpub(self, asker: NsqConnection, pos: int, last: int, body: int, total: int) -> int:
         """MPUB: size, number of messages, then each with its size."""
-        if self._topic_of(asker, pos, last, b"MPUB") < 0:
+        found = self._topic_of(asker, pos, last, b"MPUB")
+        if found < 0 or (found > 0 and self._make_topic(asker, pos, last, b"MPUB") < 0):
             return body
         if self.shared.expiring and not self._may(asker, b"MPUB"):
             return body

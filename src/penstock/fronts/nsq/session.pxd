@@ -13,6 +13,9 @@ cdef class NsqSession(NsqConnection):
     cdef public dict about
     cdef object _commands, _forget
     cdef public bytearray _inner
+    cdef bytearray _kept
+    cdef object _pieces
+    cdef bint _heard_out
 
     cpdef long long feed(self, object owner, long long total) except -1
     @cython.locals(base=cython.p_uchar, pos=cython.longlong, end=cython.longlong, after=cython.longlong)

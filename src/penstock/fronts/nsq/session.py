@@ -7,7 +7,7 @@ out and handled by the table of `commands`. What TLS, deflate and snappy give is
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import cython
@@ -78,6 +78,9 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         self._commands = commands
         self._forget = forget
         self._inner = bytearray()
+        self._kept = bytearray()  # came from the socket while it was stalled
+        self._pieces: Iterator[bytes] = iter(())  # of what came before, as the layers open it
+        self._heard_out = False  # the peer says nothing more
 
     # -- bytes in ------------------------------------------------------------------------------------------------
 
@@ -90,9 +93,9 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             return self.run(owner, total)
         data = bytes(memoryview(owner)[:total])
         if self.stalled:
-            if len(self._inner) + total > STALLED_BYTES_MAX:
+            if len(self._kept) + total > STALLED_BYTES_MAX:
                 raise WireError("too much was sent while an answer was awaited")
-            self._inner += data
+            self._kept += data
             return total
         self.receive(data)
         return total
@@ -103,7 +106,11 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             self._inner += data
             self.run_inner()
             return
-        for piece in self.layers[0].opened(data):
+        self._pieces = self.layers[0].opened(data)
+        self._open()
+
+    def _open(self) -> None:
+        for piece in self._pieces:
             self._inner += piece
             self.run_inner()
             if self.ended or self.stalled:
@@ -144,7 +151,18 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
     def resume(self) -> None:
         """The answer from outside is there: go on with what was kept."""
         self.stalled = False
-        self.run_inner()
+        try:
+            self.run_inner()
+            if not self.stalled and not self.ended:
+                self._open()
+            if self._kept and not self.stalled and not self.ended:
+                data = bytes(self._kept)
+                self._kept.clear()
+                self.receive(data)
+        except WireError:
+            self.end()
+        if self._heard_out and not self.stalled:
+            self.eof()
         self.wake()
 
     def run_inner(self) -> None:
@@ -248,7 +266,10 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         return at
 
     def eof(self) -> None:
-        """The peer will send nothing more: a command that was cut short is answered before the end."""
+        """The peer will send nothing more: what it said is answered before the end, a command that was cut short, too."""
+        self._heard_out = True
+        if self.stalled and not self.ended:
+            return  # `resume` goes on
         if self.need and self.begun and not self.ended:
             self.fail(b"E_BAD_MESSAGE PUB failed to read message body")
         self.end()

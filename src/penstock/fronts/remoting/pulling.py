@@ -12,7 +12,7 @@ import cython
 from penstock.access.needs import group as group_need
 from penstock.access.needs import subscribe
 from penstock.broker.clients import ConsumerGroup, Subscription
-from penstock.broker.groups import Group
+from penstock.broker.groups import Group, check_commits
 from penstock.delivery.waiters import Waiter
 from penstock.errors import Refused
 from penstock.fronts.remoting.selecting import LOOKED_AT_MAX, keep_selected
@@ -154,6 +154,7 @@ class Puller:
         gate = _gate(topic, scan.true(fields.DURABLE), self.store.following)
         queue: ConsumeQueue = topic.queues[queue_id]
         if flags & words.PULL_COMMIT_OFFSET and commit >= 0:
+            check_commits(self.names[0])
             self.broker.offsets.commit(self.names[0], self.names[1], queue_id, commit)
         self.pulled[queue_id] = offset
         outcome = self._read(queue, offset, max_count, max_bytes, gate, self.codes, self.selector)

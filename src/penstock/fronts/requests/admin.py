@@ -7,6 +7,7 @@ from typing import Final
 from penstock import msgid
 from penstock.broker import shapes
 from penstock.broker.clients import Peer
+from penstock.broker.groups import check_commits
 from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.topics import (
     HALF_TOPIC,
@@ -166,6 +167,8 @@ class Administration(Calls):
 
     def delete_group(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
+        if fields["removeOffset"]:
+            check_commits(fields["groupName"])
         self.broker.groups.delete(fields["groupName"], self.broker.now_ms)
         if fields["removeOffset"]:
             self.broker.offsets.drop_group(fields["groupName"])

@@ -9,6 +9,7 @@ from penstock.access.needs import publish
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Member, Peer, Subscription
+from penstock.broker.groups import check_commits
 from penstock.broker.topics import check_group_name, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
@@ -67,6 +68,7 @@ class Consuming(Calls):
             raise Refused("queueId and commitOffset must not be negative")
         check_topic_name(fields["topic"].encode())
         group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
+        check_commits(group)
         self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
         channels = self.broker.queueing.log_channels(topic.encode(), group.encode())
         # An NSQ channel of that name goes where its group is told to; a slave's is where its master's is.
@@ -76,9 +78,7 @@ class Consuming(Calls):
 
     def heartbeat(self, session: Peer, request: RemotingCommand) -> Answer:
         data = self.json(request)
-        client_id = data.get("clientID")
-        if not isinstance(client_id, str) or not 0 < len(client_id.encode()) <= CLIENT_ID_BYTES_MAX:
-            raise Refused(f"clientID must have 1 to {CLIENT_ID_BYTES_MAX} bytes")
+        client_id = _check_length("clientID", data.get("clientID"))
         producers = [p for p in data.get("producerDataSet") or [] if isinstance(p, dict)]
         consumers = [c for c in data.get("consumerDataSet") or [] if isinstance(c, dict)]
         if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
@@ -197,8 +197,14 @@ class Consuming(Calls):
         for q in told if isinstance(told, list) else [told]:
             if not isinstance(q, dict) or not isinstance(q.get("queueId"), int):
                 raise Refused("mqSet holds no message queues")
-            queues.append((str(q.get("topic")), str(q.get("brokerName")), q["queueId"]))
-        return str(data.get("consumerGroup")), str(data.get("clientId")), queues
+            topic, broker = str(q.get("topic")), str(q.get("brokerName"))
+            check_topic_name(topic.encode())
+            _check_length("brokerName", broker)
+            queues.append((topic, broker, q["queueId"]))
+        group, client_id = str(data.get("consumerGroup")), str(data.get("clientId"))
+        check_group_name(group)
+        _check_length("clientId", client_id)
+        return group, client_id, queues
 
     def lock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         group, client, queues = self._lock_request(request)
@@ -216,6 +222,12 @@ class Consuming(Calls):
             _, said = _subscription({"topic": "", **about}, self.broker.limits)
             said.compile(self.broker.limits)
         return request.reply()
+
+
+def _check_length(what: str, name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= CLIENT_ID_BYTES_MAX:
+        raise Refused(f"{what} must have 1 to {CLIENT_ID_BYTES_MAX} bytes")
+    return name
 
 
 def _client(online: ConsumerGroup | None, session: Peer) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 
 from penstock import msgid
 from penstock.broker.clients import Member, Peer
+from penstock.broker.groups import check_commits
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused, WireError
 from penstock.fronts.requests.calls import Answer, Calls
@@ -163,6 +164,7 @@ class Members(Calls):
     def clone_offsets(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
         check_group_name(fields["destGroup"])
+        check_commits(fields["destGroup"])
         self.broker.offsets.clone(fields["srcGroup"], fields["destGroup"], fields["topic"])
         return request.reply()
 
