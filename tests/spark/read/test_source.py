@@ -580,7 +580,36 @@ def test_a_topic_made_anew_is_data_loss(log: Log) -> None:
     log.records[A0] = log.records[A0][:3]
     with pytest.raises(DataLoss):
         made.latestOffset(at, ReadAllAvailable())
-    assert stream(failOnDataLoss="false").latestOffset(at, ReadAllAvailable()) is at
+    bounded = stream()
+    bounded.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss):
+        bounded.latestOffset(at, ReadAllAvailable())
+
+
+def test_a_topic_made_anew_is_read_on_from_where_it_ends_when_loss_is_allowed(log: Log) -> None:
+    at = stream().latestOffset({}, ReadAllAvailable())
+    log.records[A0] = log.records[A0][:3]
+    made = stream(failOnDataLoss="false")
+    end = made.latestOffset(at, ReadAllAvailable())
+    assert planning.from_json(end) == {A0: 3, A1: 4}
+    assert made.partitions(at, end) == []
+    log.put(A0, 2)
+    more = made.latestOffset(end, ReadAllAvailable())
+    assert read(made, made.partitions(end, more)) == [(0, [3, 4])]
+    log.put(A0, 1)  # in one step, and planned again
+    late = stream(failOnDataLoss="false", maxOffsetsPerTrigger="1")
+    late.latestOffset(at, late.getDefaultReadLimit())
+    assert [p.range for p in late.partitions(at, {**more, planning.FROM: {"t": {"a": {"0": 3}}}})] == [Range(A0, 3, 5)]
+
+
+def test_a_position_behind_a_frozen_target_is_no_loss(log: Log) -> None:
+    made = new_stream(startingGroup="g")
+    made.prepareForTriggerAvailableNow()
+    log.put(A0, 5)
+    log.groups["g", A0] = 13  # another reader was faster than this query began
+    end = made.latestOffset({}, ReadAllAvailable())
+    assert planning.from_json(end) == {A0: 13, A1: 4}
+    assert made.latestOffset(end, ReadAllAvailable()) is end
 
 
 def test_what_travels_to_tasks_can_be_pickled() -> None:

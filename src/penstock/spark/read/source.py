@@ -488,14 +488,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = None if start else self._begin()
         at = at if first is None else first
         known = self.target if self.target is not None else self._bounds(known=bool(at))
-        self.latest = planning.to_json({queue: max(end, at.get(queue, 0)) for queue, (_, end) in known.items()})
-        for queue, (_, end) in known.items():
-            if at.get(queue, 0) > end and self.target is None:
-                planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
-        after = planning.after_gaps(at, known)
-        for queue, oldest in after.items():
-            planning.lost_range(self.options, queue, at[queue], oldest, known[queue])
+        after = self._behind_losses(at, known)
         reached = {**at, **after}
+        self.latest = planning.to_json({queue: max(end, reached.get(queue, 0)) for queue, (_, end) in known.items()})
         counts = planning.available(reached, known)
         if not isinstance(limit, ReadAllAvailable):
             if self._wait_for_more(sum(counts.values())):
@@ -548,6 +543,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _seen(self) -> dict[MessageQueue, tuple[int, int]]:
         cluster = connection(self.options)
         return planning.bounds(cluster, planning.find_queues(cluster, self.options))
+
+    def _behind_losses(self, at: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+        """Where queues go on that have lost what comes next, or end before what was read already. `DataLoss`."""
+        short = {queue: end for queue, (_, end) in known.items() if at.get(queue, 0) > end}
+        if short and self.target is not None:  # a query may begin behind a target that was frozen before
+            now = self._bounds(known=True)
+            short = {queue: end for queue, end in short.items() if queue not in now or at[queue] > now[queue][1]}
+        for queue, end in short.items():
+            planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
+        after = planning.after_gaps(at, known)
+        for queue, oldest in after.items():
+            planning.lost_range(self.options, queue, at[queue], oldest, known[queue])
+        return {**after, **short}
 
     def _wait_for_more(self, count: int) -> bool:
         """minOffsetsPerTrigger: hold back, but not for ever, and not while a query is to run dry."""
