@@ -11,6 +11,8 @@ from penstock.errors import ConfigError
 
 pytest.importorskip("pyspark")
 
+from penstock.client.staging import Sealed, SinkRun
+from penstock.spark.write import sink
 from penstock.spark.write.sink import batch_writer, stream_writer
 
 
@@ -26,3 +28,19 @@ def test_what_cannot_be_written_is_said_at_once(make: Any) -> None:
     with pytest.raises(ConfigError):
         make({"topic": "t"}, rows("value"), True)
     assert make({"topic": "t"}, rows("value"), False) is not None
+
+
+@pytest.mark.parametrize("undecided", [True, False])
+def test_an_abort_drops_only_what_is_not_decided(undecided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark aborts behind a commit that has failed, too: the batch may be published at one broker, and wait at another."""
+    done: list[str] = []
+    client = SimpleNamespace(
+        undecided=lambda run, batch: undecided,
+        drop=lambda run, sealed: done.append("drop"),
+        drop_all=lambda run: done.append("drop_all"),
+    )
+    monkeypatch.setattr(sink, "client_of", lambda options: client)
+    staged = sink.Staged(SinkRun("s", "q", "r"), 3, 0, Sealed("t", 1, 1, ("b",)))
+    stream_writer({"topic": "t"}, rows("value"), False).abort([staged, None], 3)
+    batch_writer({"topic": "t"}, rows("value"), False).abort([staged])
+    assert done == (["drop", "drop_all"] if undecided else [])
