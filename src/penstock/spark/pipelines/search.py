@@ -111,6 +111,10 @@ def run(spark: Spark, *, progress: Progress | None = None, **asked: Unpack[Asked
     path, archive, limit = job["path"], job["archive"], job["limit"]
     if not path and not archive:
         raise ConfigError("nothing to search in", "give a log, an archive, or both")
+    if archive and not Path(archive).is_dir():
+        raise ConfigError(
+            f"{archive} is no folder", "an archive is the folder that `penstock spark archive --to` was given"
+        )
     wanted = Criteria(
         job["topic"], job["key"], job["tag"], job["body"].encode(), bound_ms(job["since"]), bound_ms(job["until"])
     )
