@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_logs import counted, read_log
 
+from penstock.errors import ConfigError
 from penstock.spark.pipelines import archive, replay
 
 if TYPE_CHECKING:
@@ -72,6 +73,21 @@ def test_what_is_no_part_of_a_file_s_name(tmp_path: Path) -> None:
     assert names(tmp_path / "a", renamed={"users": "u"})[0] == one[0]
     assert names(tmp_path / "a", renamed={"users": "u"})[1] != one[1]
     assert not set(names(tmp_path / "a", job="again")) & set(one)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"renamed": {"rear": "other"}}, "there is no topic 'rear' to send"),
+        ({"renamed": {"rare": ""}}, "rare cannot be sent to ''"),
+        ({"topics": ("rare",), "renamed": {"orders": "o"}}, "there is no topic 'orders' to send"),
+        ({"rate": -1}, "rate -1 is none"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_sent(store: Path, asked: dict[str, Any], said: str) -> None:
+    """With a name mistyped in `--map` the messages went to the topic they came from."""
+    with pytest.raises(ConfigError, match=said):
+        replay.run(None, path=store, **{"topics": ("rare", "orders"), **asked})  # type: ignore[arg-type]
 
 
 @pytest.mark.spark

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from penstock.client.reader import LogReader
+from penstock.client.subscriptions import check_topic
 from penstock.errors import ConfigError
 from penstock.spark.log import files as logfiles
 from penstock.spark.pipelines import manifest
@@ -115,6 +116,9 @@ def run(
     units = list(_files(Path(archive), topics) if archive else _log(str(path), topics))
     if not units:
         raise ConfigError(f"nothing to send at {archive or path}")
+    _check(selection, {*topics, *selection["renamed"]} - {topic for unit in units for topic in unit.topics})
+    if given["rate"] < 0:
+        raise ConfigError(f"rate {given['rate']} is none", "messages a second at most; 0 is without a limit")
     dry_run = given["dry_run"]
     if not dry_run:
         with LogReader(registry, timeout_s=10) as cluster:  # the sink would wait for it for minutes
@@ -133,6 +137,17 @@ def run(
         str(archive or path), registry, sum(counts.values()), len(units), round(time.monotonic() - began, 3), dry_run,
         dict(sorted(counts.items())),
     )  # fmt: skip
+
+
+def _check(selection: Selection, unknown: set[str]) -> None:
+    """ConfigError for topics that are not there: with a name mistyped, messages would go where they came from."""
+    if unknown:
+        raise ConfigError(f"there is no topic {min(unknown)!r} to send", "is its name right?")
+    for old, new in selection["renamed"].items():
+        try:
+            check_topic(new)
+        except ValueError as error:
+            raise ConfigError(f"{old} cannot be sent to {new!r}: {error}", "--map OLD=NEW") from None
 
 
 def _counted(frame: DataFrame, unit: Unit, selection: Selection) -> Iterator[tuple[str, int]]:
