@@ -25,6 +25,8 @@ class Log:
         self.fetches: list[tuple[MessageQueue, int, int, str]] = []
         self.page = 1 << 30
         self.folder = ""
+        self.routes: dict[str, list[MessageQueue]] = {}  # as they were asked for first, while they are kept
+        self.keeps_routes = False
 
     def put(self, queue: MessageQueue, count: int, size: int = 10, **given: Any) -> None:
         held = self.records.setdefault(queue, [])
@@ -39,6 +41,9 @@ class Log:
         self.records[queue] = [record for record in self.records[queue] if record.offset >= before]
         self.oldest[queue] = before
 
+    def forget_routes(self) -> None:
+        self.routes.clear()
+
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.records})
 
@@ -46,7 +51,7 @@ class Log:
         found = sorted(queue for queue in self.records if queue.topic == topic)
         if not found:
             raise NoRoute(topic)
-        return found
+        return self.routes.setdefault(topic, found) if self.keeps_routes else found
 
     def offsets(self, queue: MessageQueue, *, durable: bool = True) -> tuple[int, int]:
         held = self.records[queue]

@@ -79,6 +79,13 @@ def test_a_batch_is_all_that_is_durable_at_load(log: Log) -> None:
     assert read(loaded.reader(TWO)) == [(0, list(range(7))), (1, [0, 1, 2, 3])]
 
 
+def test_a_batch_reads_queues_that_were_added_a_moment_ago(log: Log) -> None:
+    log.keeps_routes = True
+    assert len(read(reader())) == 2
+    log.put(MessageQueue("t", "b", 0), 3)
+    assert read(reader()) == [(0, list(range(10))), (1, list(range(4))), (0, [0, 1, 2])]
+
+
 def test_a_batch_waits_for_what_is_being_flushed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.durable[A0] = 7
     monkeypatch.setattr(source, "FLUSH_WAIT_S", 60)

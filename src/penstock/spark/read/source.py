@@ -107,6 +107,7 @@ class Source:
 
 def batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
     cluster = connection(options)
+    cluster.forget_routes()  # Spark's Python process on the driver may have read this topic a moment ago
     known = _settled(cluster, planning.find_queues(cluster, options))
     begin = planning.starts(cluster, options, known, stream=False)
     end = planning.ends(cluster, options, known)
