@@ -30,6 +30,12 @@ def test_what_cannot_be_written_is_said_at_once(make: Any) -> None:
     assert make({"topic": "t"}, rows("value"), False) is not None
 
 
+def test_a_table_of_the_catalog_is_not_written_to() -> None:
+    """Spark 4.3 gives its options to nobody: the rows went to the topics they name at the default registry."""
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        batch_writer({}, rows("value", "topic"), False)
+
+
 @pytest.mark.parametrize("undecided", [True, False])
 def test_an_abort_drops_only_what_is_not_decided(undecided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark aborts behind a commit that has failed, too: the batch may be published at one broker, and wait at another."""

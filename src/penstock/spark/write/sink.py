@@ -215,6 +215,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> BatchWriter:
     """The writer of one job. `ConfigError` when such rows cannot be written with such options."""
+    if (
+        not given
+    ):  # as from INSERT INTO a table of the catalog: the rows would go to whatever listens at the default address
+        raise ConfigError(
+            "Spark gave no options at all: a table of its catalog cannot be written to",
+            'df.write.format("penstock") with options',
+        )
     options = _checked(given, wanted, overwrite)
     if options.sink_id or options.sink_reset:
         raise ConfigError("sinkId and sinkReset are for streams", "a batch write is named by jobId")
