@@ -48,13 +48,15 @@ class Log:
         return sorted({queue.topic for queue in self.records})
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        found = sorted(queue for queue in self.records if queue.topic == topic)
+        found = self.routes.get(topic) or sorted(queue for queue in self.records if queue.topic == topic)
         if not found:
             raise NoRoute(topic)
-        return self.routes.setdefault(topic, found) if self.keeps_routes else found
+        if self.keeps_routes:
+            self.routes[topic] = found
+        return found
 
     def offsets(self, queue: MessageQueue, *, durable: bool = True) -> tuple[int, int]:
-        held = self.records[queue]
+        held = self.records.get(queue, [])  # a broker says 0 of a topic that it does not have
         oldest = self.oldest.get(queue, 0)
         end = held[-1].offset + 1 if held else oldest
         return oldest, min(self.durable.get(queue, end), end) if durable else end

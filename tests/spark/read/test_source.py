@@ -26,7 +26,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_fakes import Log
 
 from penstock.client.routes import MessageQueue
-from penstock.errors import ConfigError, PenstockError, TimedOut
+from penstock.errors import ConfigError, NoRoute, PenstockError, TimedOut
 from penstock.spark.read import planning, source
 from penstock.spark.read.localfiles import Segments
 from penstock.spark.read.planning import DataLoss, Range
@@ -607,6 +607,25 @@ def test_a_topic_made_anew_is_read_on_from_where_it_ends_when_loss_is_allowed(lo
     late = stream(failOnDataLoss="false", maxOffsetsPerTrigger="1")
     late.latestOffset(at, late.getDefaultReadLimit())
     assert [p.range for p in late.partitions(at, {**more, planning.FROM: {"t": {"a": {"0": 3}}}})] == [Range(A0, 3, 5)]
+
+
+def test_a_topic_that_is_deleted_meanwhile_has_not_gone_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its broker says 0 of it, and the route that is kept names it still."""
+    log.keeps_routes = True
+    made = stream(failOnDataLoss="false", fetchRetries="0")
+    at = made.latestOffset({}, ReadAllAvailable())
+    kept = dict(log.records)
+    log.records.clear()
+    with pytest.raises(NoRoute):
+        made.latestOffset(at, ReadAllAvailable())
+
+    def made_again(seconds: float) -> None:
+        log.records.update(kept)
+        log.put(A0, 2)
+
+    monkeypatch.setattr(source.time, "sleep", made_again)
+    more = stream(failOnDataLoss="false").latestOffset(at, ReadAllAvailable())
+    assert [p.range for p in made.partitions(at, more)] == [Range(A0, 10, 12)]
 
 
 def test_a_position_behind_a_frozen_target_is_no_loss(log: Log) -> None:
