@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
+from heapq import heapify, heapreplace
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -322,7 +323,10 @@ def available(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Off
 
 
 def limited(counts: Offsets, most: int) -> Offsets:
-    """At most `most` messages in all, split in proportion to what each queue has (largest remainders first)."""
+    """At most `most` messages in all, split in proportion to what each queue has (largest remainders first).
+
+    A queue with few gets one at least, where the limit has one for each: else it waited until the others had little left.
+    """
     total = sum(counts.values())
     if total <= most:
         return dict(counts)
@@ -331,6 +335,14 @@ def limited(counts: Offsets, most: int) -> Offsets:
     rest = sorted(counts, key=lambda queue: (-(most * counts[queue] % total), queue))
     for queue in rest[:left]:
         shares[queue] += 1
+    without = [queue for queue in sorted(counts) if counts[queue] and not shares[queue]]
+    if sum(1 for count in counts.values() if count) <= most:
+        largest = [(-share, queue) for queue, share in shares.items()]
+        heapify(largest)
+        for queue in without:
+            share, giver = largest[0]
+            heapreplace(largest, (share + 1, giver))
+            shares[giver], shares[queue] = -share - 1, 1
     return shares
 
 
