@@ -62,6 +62,20 @@ def test_reading(registry: str, fresh: Fresh) -> None:
         assert reader.fetch(queue, 99, durable=False)[:2] == (21, 50)
 
 
+def test_queues_that_are_added(registry: str, fresh: Fresh) -> None:
+    topic = fresh("grows")
+    fill(registry, topic, 1)
+    with LogReader(registry) as reader, Admin(registry) as admin:
+        assert len(reader.queues(topic)) == 2
+        admin.create_topic(topic, 4)
+
+        def grown() -> bool:
+            reader.forget_routes()
+            return len(reader.queues(topic)) == 4
+
+        eventually(grown)
+
+
 def test_durable_end(registry: str, fresh: Fresh) -> None:
     queue = fill(registry, fresh("durable"), 5)
     with LogReader(registry) as reader:

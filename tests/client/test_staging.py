@@ -207,6 +207,38 @@ def test_a_batch_over_two_brokers_is_decided_once(
         assert len(contents(own_cluster.registry)) == 30
 
 
+def test_what_is_decided_is_not_given_up(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver whose commit fails is told to abort: its batch may be decided, with rows that wait at another broker."""
+    run = SinkRun("half", "query", "run-1")
+    staged = [stage_pair(pair, run, 0, "half", 4)]
+    assert pair.undecided(run, 0)
+    real, asked = StageClient.ask_broker, []
+
+    def refused(self: StageClient, broker: str, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        if code == 77_004:
+            asked.append(broker)
+            if len(asked) > 1:
+                raise BrokerRefused(14, "the disk is full")
+        return real(self, broker, code, ext, body)
+
+    monkeypatch.setattr(StageClient, "ask_broker", refused)
+    with pytest.raises(BrokerRefused):
+        pair.publish(run, 0, staged)
+    monkeypatch.undo()
+    assert not pair.undecided(run, 0)
+    assert pair.undecided(run, 1)
+    again = SinkRun("half", "query", "run-2")
+    assert pair.publish(again, 0, [stage_pair(pair, again, 0, "other", 7)]).already
+    assert sorted(contents(own_cluster.registry)) == sorted(rows("half", 10))
+    decider = {"broker-a": own_cluster, "broker-b": second_broker}[asked[0]]
+    decider.stop(signal.SIGKILL)
+    assert not pair.undecided(again, 1)  # nobody else knows
+    wait_for(pair, 1)
+    assert not pair.undecided(again, 1)
+
+
 def wait_for(client: StageClient, count: int) -> None:
     """Until the registry knows so many brokers: it hears of an end when the connection closes."""
 

@@ -25,6 +25,8 @@ class Log:
         self.fetches: list[tuple[MessageQueue, int, int, str]] = []
         self.page = 1 << 30
         self.folder = ""
+        self.routes: dict[str, list[MessageQueue]] = {}  # as they were asked for first, while they are kept
+        self.keeps_routes = False
 
     def put(self, queue: MessageQueue, count: int, size: int = 10, **given: Any) -> None:
         held = self.records.setdefault(queue, [])
@@ -39,17 +41,22 @@ class Log:
         self.records[queue] = [record for record in self.records[queue] if record.offset >= before]
         self.oldest[queue] = before
 
+    def forget_routes(self) -> None:
+        self.routes.clear()
+
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.records})
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        found = sorted(queue for queue in self.records if queue.topic == topic)
+        found = self.routes.get(topic) or sorted(queue for queue in self.records if queue.topic == topic)
         if not found:
             raise NoRoute(topic)
+        if self.keeps_routes:
+            self.routes[topic] = found
         return found
 
     def offsets(self, queue: MessageQueue, *, durable: bool = True) -> tuple[int, int]:
-        held = self.records[queue]
+        held = self.records.get(queue, [])  # a broker says 0 of a topic that it does not have
         oldest = self.oldest.get(queue, 0)
         end = held[-1].offset + 1 if held else oldest
         return oldest, min(self.durable.get(queue, end), end) if durable else end

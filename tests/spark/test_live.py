@@ -87,6 +87,11 @@ def test_any_subset_of_columns_in_any_order(spark: Any, registry: str, orders: s
     assert row["keys"] == ["k0"]
     assert row["size"] > 100
     assert len(row["msgId"]) == 32
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert load().where("timestamp > timestamp_ltz'2020-01-01 00:00:00'").count() == 400
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_arrow_types_are_the_ones_spark_derives(spark: Any) -> None:

@@ -22,10 +22,13 @@ def test_names_that_are_none() -> None:
     with pytest.raises(ConfigError, match="no column 'segment'"):
         schema.columns(names=("segment",))
     assert schema.columns(names=("segment",), bulk=True) == ("segment",)
+    with pytest.raises(ConfigError, match="column offset is named twice"):
+        schema.columns(names=("offset", "value", "offset"))
 
 
 def test_each_column_has_an_arrow_type_and_a_row_in_the_table() -> None:
     names = tuple(schema.BY_NAME)
     assert schema.arrow_of(names).names == list(names)
     assert schema.ddl(("value", "offset")) == "`value` binary, `offset` bigint"
+    assert schema.ddl(("timestamp",)) == "`timestamp` timestamp_ltz"  # whatever spark.sql.timestampType says
     assert all(f"| `{name}` | " in schema.table() for name in names)

@@ -172,7 +172,7 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
     folder = Path(archive).absolute()
     try:
         if dry_run:
-            joined = tables.groups(manifest.archived(folder, topic), records)
+            joined = tables.joinable(folder, topic, records)
             before, after = sum(map(len, joined)), len(joined)
         else:
             with manifest.locked(folder, topic):

@@ -6,6 +6,7 @@ from mixing with it, no more. In a forked child a reader has connections of its 
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -125,6 +126,11 @@ class LogReader:
     def queues(self, topic: str) -> list[MessageQueue]:
         """The message queues that can be read, sorted."""
         return self._route(topic).subscribe_queues()
+
+    def forget_routes(self) -> None:
+        """Ask the registry about each topic anew: it may have more queues, or be at other brokers, since it was asked last."""
+        with self._lock:
+            self._asked_s.clear()
 
     def offsets(self, queue: MessageQueue, *, durable: bool = True) -> tuple[int, int]:
         """(oldest offset, end offset); with `durable` the end of what is flushed."""
@@ -246,7 +252,7 @@ class LogReader:
             return route
 
     def _is_old(self, topic: str) -> bool:
-        return time.monotonic() - self._asked_s.get(topic, 0.0) > ROUTE_MS / 1000
+        return time.monotonic() - self._asked_s.get(topic, -math.inf) > ROUTE_MS / 1000
 
     def _ask_registry(self, command: RemotingCommand) -> RemotingCommand:
         """The answer of the first registry that answers; the one that did is asked first next time."""

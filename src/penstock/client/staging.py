@@ -257,6 +257,30 @@ class StageClient(LogReader):
         for broker, named in tokens.items():
             self._drop(run, broker, named)
 
+    def undecided(self, run: SinkRun, batch: int) -> bool:
+        """Whether it is certain that the batch is not published: only then may its rows be dropped.
+
+        Of one that is decided the rows at other brokers may still wait for their PUBLISH, and the next run finishes it.
+        """
+        deciders, heard = set(), set()
+        try:
+            brokers = list(self.masters())
+        except (ClientError, WireError):
+            return False
+        for broker in brokers:
+            with contextlib.suppress(ConnectionLost, TimedOut, NoRoute):
+                try:
+                    answer = checked(
+                        self._call(self.address(broker), RemotingCommand(RequestCode.STAGE_OPEN, run.ext()))
+                    )
+                except BrokerRefused:  # another run goes on with it, or what was published is not lasting yet
+                    return False
+                if int(answer.ext["batch"]) >= batch:
+                    return False
+                deciders.add(answer.ext["coordinator"])
+                heard.add(broker)
+        return deciders - {""} <= heard
+
     def drop_all(self, run: SinkRun) -> None:
         """Forget whatever is staged for the sink, at every broker; best effort as well."""
         try:

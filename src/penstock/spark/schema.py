@@ -64,8 +64,10 @@ def columns(
 ) -> tuple[str, ...]:
     """The column names for these options: `names` if given, else the base columns with what was asked for."""
     if names:
-        for name in names:
+        for at, name in enumerate(names):
             _known(name, bulk)
+            if name in names[:at]:
+                raise ConfigError(f"column {name} is named twice", "name each column once; the query may copy it")
         return names
     if metadata:
         return tuple(column.name for column in COLUMNS) + ((SEGMENT.name,) if bulk else ())
@@ -73,8 +75,12 @@ def columns(
 
 
 def ddl(names: tuple[str, ...]) -> str:
-    """These columns as a DDL string, which `DataSource.schema` may return without importing Spark's types."""
-    return ", ".join(f"`{name}` {_known(name, True).type}" for name in names)
+    """These columns as a DDL string, which `DataSource.schema` may return without importing Spark's types.
+
+    What `timestamp` alone means there is a setting of the session's, spark.sql.timestampType.
+    """
+    kinds = {name: _known(name, True).type for name in names}
+    return ", ".join(f"`{name}` {'timestamp_ltz' if kind == 'timestamp' else kind}" for name, kind in kinds.items())
 
 
 def table() -> str:
@@ -91,7 +97,7 @@ def check(schema: StructType, bulk: bool = False) -> None:
         if field.dataType.simpleString() != column.type:
             raise ConfigError(
                 f"column {field.name} is {column.type}, not {field.dataType.simpleString()}",
-                f"read it as {column.type} and cast it in the query",
+                f"read it as {'timestamp_ltz' if column.type == 'timestamp' else column.type} and cast it in the query",
             )
 
 

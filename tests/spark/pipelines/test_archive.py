@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark.pipelines import archive
 from penstock.spark.pipelines.archive import COLUMNS, ArchiveResult, File
 
 
@@ -18,3 +24,21 @@ def test_its_columns_are_those_of_the_source() -> None:
     from penstock.spark import schema
 
     assert set(COLUMNS) <= set(schema.BY_NAME)
+
+
+@pytest.mark.parametrize(
+    ("topic", "asked", "said"),
+    [
+        ("orders,users", {}, "no topic can be called 'orders,users'"),
+        (" orders", {}, "no topic can be called"),
+        ("orders", {"columns": ("offset", "offset")}, "column offset is named twice"),
+        ("orders", {"columns": ("ofset",)}, "did you mean offset"),
+    ],
+)
+def test_a_run_that_cannot_be_done_leaves_no_notes(
+    topic: str, asked: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """Two topics in one name were archived under notes of their own: what either had already, twice."""
+    with pytest.raises(ConfigError, match=said):
+        archive.run(None, topic, tmp_path / "to", registry="127.0.0.1:1", **asked)
+    assert not (tmp_path / "to").exists()

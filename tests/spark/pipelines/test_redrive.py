@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_logs import counted
 
+from penstock.errors import ConfigError
 from penstock.spark.pipelines import redrive
 
 if TYPE_CHECKING:
@@ -40,6 +41,19 @@ def test_chosen_dead_letters_go_back_once(spark: SparkSession, registry: str, tm
     assert {row["properties"]["ORIGIN_MESSAGE_ID"] for row in rows} == {f"id{n}" for n in range(20)}
     assert len(chosen) == 10
     assert redrive.run(spark, "packers", **asked).rows == 0
+    other = {**asked, "registry": registry.replace("127.0.0.1", "localhost")}  # the same cluster
+    assert redrive.run(spark, "packers", **other).rows == 0
+    places = [(broker, queue, offset, stored - 1000) for broker, queue, offset, stored in after["done"]]
+    notes.write_text(json.dumps({**after, "done": places}))  # of another cluster, or before the topic was made anew
+    assert redrive.run(spark, "packers", **asked).rows == 20
+    notes.write_text(json.dumps({"done": [], "pending": places, "job": "j", "registry": "elsewhere:9876"}))
+    with pytest.raises(ConfigError, match="--registry elsewhere:9876 did not end"):
+        redrive.run(spark, "packers", **asked, dry_run=False)
+
+
+def test_groups_have_notes_of_their_own(tmp_path: Path) -> None:
+    names = ("a|b", "a_b", "a%7Cb", "%DLQ%a-b")
+    assert len({redrive._Notes(tmp_path, "r:1", name).path for name in names}) == len(names)
 
 
 @pytest.mark.spark
@@ -61,6 +75,6 @@ def test_a_redrive_killed_before_its_note_sends_nothing_twice(
     monkeypatch.setattr(redrive._Notes, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         redrive.run(spark, "millers", **asked)
-    again = redrive.run(spark, "millers", **asked)
+    again = redrive.run(spark, "millers", **{**asked, "registry": registry.replace("127.0.0.1", "localhost")})
     assert (again.resumed, again.rows) == (6, 0)
     assert counted(spark, registry, "mill") == Counter(range(6))

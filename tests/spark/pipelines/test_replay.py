@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_logs import counted, read_log
 
+from penstock.errors import ConfigError
 from penstock.spark.pipelines import archive, replay
 
 if TYPE_CHECKING:
@@ -48,3 +49,52 @@ def test_a_log_is_replayed_once(spark: SparkSession, registry: str, store: Path)
     assert Counter(bytes(row["value"]) for row in rows) == Counter(
         row["value"] for row in read_log(store) if row["topic"] == "rare"
     )
+
+
+SELECTION = replay.Selection(since=None, until=None, renamed={}, keep_queue=False, job="")
+
+
+def names(folder: Path, **asked: Any) -> list[str]:
+    """The job names of the files of an archive."""
+    return [replay.job_name(unit, {**SELECTION, **asked}) for unit in replay._files(folder, ())]  # type: ignore[typeddict-item]
+
+
+def test_what_is_no_part_of_a_file_s_name(tmp_path: Path) -> None:
+    """Other topics of the same command, and the folder; what is: the bytes, for another archive has files of the same names."""
+    for folder, text in (("a", b"1"), ("moved", b"1"), ("another", b"2")):
+        for topic in ("orders", "users"):
+            place = tmp_path / folder / f"topic={topic}" / "broker=b" / "queue=0"
+            place.mkdir(parents=True)
+            (place / "0-9.parquet").write_bytes(text)
+    one = names(tmp_path / "a")
+    assert len(set(one)) == 2
+    assert names(tmp_path / "moved") == one
+    assert not set(names(tmp_path / "another")) & set(one)
+    assert names(tmp_path / "a", renamed={"users": "u"})[0] == one[0]
+    assert names(tmp_path / "a", renamed={"users": "u"})[1] != one[1]
+    assert not set(names(tmp_path / "a", job="again")) & set(one)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"renamed": {"rear": "other"}}, "there is no topic 'rear' to send"),
+        ({"renamed": {"rare": ""}}, "rare cannot be sent to ''"),
+        ({"topics": ("rare",), "renamed": {"orders": "o"}}, "there is no topic 'orders' to send"),
+        ({"rate": -1}, "rate -1 is none"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_sent(store: Path, asked: dict[str, Any], said: str) -> None:
+    """With a name mistyped in `--map` the messages went to the topic they came from."""
+    with pytest.raises(ConfigError, match=said):
+        replay.run(None, path=store, **{"topics": ("rare", "orders"), **asked})  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore")
+def test_topics_of_a_log_change_names(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", b"1"), ("b", b"2"), ("c", b"3")], "topic string, value binary")
+    chosen = replay._chosen(frame, "", {**SELECTION, "renamed": {"a": "b", "b": "a"}})
+    assert sorted((row["topic"], bytes(row["value"])) for row in chosen.collect()) == [
+        ("a", b"2"), ("b", b"1"), ("c", b"3"),
+    ]  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_logs import made, read_log, write_log
+from spark_logs import copy, made, read_log, write_log
 from spark_records import Record
 
 from penstock.spark.pipelines import archive, search
@@ -30,6 +30,18 @@ def test_the_index_and_a_scan_find_the_same(store: Path) -> None:
         assert through.indexed == len(expected)
         assert sorted((hit.partition, hit.offset) for hit in through.hits) == expected
         assert {(hit.partition, hit.offset) for hit in scanned.hits} <= set(expected)
+
+
+def test_what_a_damaged_index_file_leads_to_is_scanned_for(store: Path, tmp_path: Path) -> None:
+    """A file in the middle of the others: what lies between these is covered by none."""
+    broken = copy(store, tmp_path / "broken")
+    paths = sorted((broken / "index").iterdir())
+    assert len(paths) > 2
+    with open(paths[1], "r+b") as file:
+        file.truncate(20)
+    for n in range(0, 300, 7):
+        key, topic = f"k{n}", "rare" if n % 9 == 0 else "orders"
+        assert len(search.run(None, path=broken, topic=topic, key=key).hits) == 1, key
 
 
 def test_search_by_tag_body_time_and_limit(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_wrong_questions_are_errors(tmp_path: Path) -> None:
         search.run(None)
     with pytest.raises(ConfigError, match="an archive or a log"):
         replay.run(None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="none is no folder"):
+        search.run(None, archive=tmp_path / "none")
 
 
 @pytest.mark.spark
@@ -83,6 +85,9 @@ def test_the_commands_answer_as_their_functions(
     page = tmp_path / "stats.html"
     live = publish("counted", 50)
     assert told("stats", live, "--registry", registry, "--window", "all")["messages"] == 50
+    for since, count in (("2020-01-01", 50), ("2999-01-01", 0)):  # queues without messages of that time are no error
+        asked = ("stats", live, "--registry", registry, "--from", since, "--by", "topic,topic")
+        assert told(*asked)["messages"] == count
     assert told("stats", "--path", str(store), "--by", "topic,tags", "--report", str(page))["messages"] == 300
     assert page.read_text().count("<rect") >= 4
     assert len(told("search", "--path", str(store), "--topic", "orders", "--key", "k77")["hits"]) == 1

@@ -52,6 +52,16 @@ def test_a_killed_compaction_leaves_no_row_twice(tmp_path: Path) -> None:
     assert offsets(tmp_path) == list(range(9))
 
 
+def test_files_of_a_killed_archive_run_are_not_joined(tmp_path: Path) -> None:
+    """The next run looks for them under their names, and would write them again beside the joined one."""
+    write(tmp_path, (0, 5), (5, 9), (9, 12), (12, 15))
+    manifest.Manifest(
+        tmp_path, "t", {QUEUE: 9}, [Range(QUEUE, 9, 12), Range(QUEUE, 12, 15), Range(QUEUE, 15, 20)]
+    ).save()
+    assert tables.compact(tmp_path, "t", 100) == (2, 1)
+    assert [(r.start, r.end) for r in manifest.archived(tmp_path, "t")] == [(0, 9), (9, 12), (12, 15)]
+
+
 def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no table format 'orc'"):
         archive.run(None, "t", tmp_path, table="orc")  # type: ignore[arg-type]
@@ -91,6 +101,19 @@ def test_an_iceberg_table_has_each_file_once(tmp_path: Path) -> None:
     rows = catalog.load_table(tables.iceberg_name("t")).scan().to_arrow()
     catalog.close()
     assert sorted(rows["offset"].to_pylist()) == list(range(12))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_topics_whose_iceberg_tables_had_the_same_name(tmp_path: Path) -> None:
+    """`a-b` and `a_b` share no table: the second one's files would be none, being done under the name of the first."""
+    pytest.importorskip("pyiceberg.catalog.sql")
+    one, other = (MessageQueue(topic, "broker-a", 0) for topic in ("a-b", "a_b"))
+    for queue in (one, other):
+        write(tmp_path, (0, 5), queue=queue)
+    assert tables.commit("iceberg", tmp_path, "a-b", {one: 5}) == 1
+    with pytest.raises(ConfigError, match=r"penstock\.a_b is the Iceberg table of topic a-b"):
+        tables.commit("iceberg", tmp_path, "a_b", {other: 5})
+    assert tables.commit("iceberg", tmp_path, "a-b", {one: 5}) == 0
 
 
 def counted(reader: str, kind: str, folder: Path) -> int:

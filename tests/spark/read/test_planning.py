@@ -196,7 +196,14 @@ def test_a_limit_is_split_in_proportion(counts: list[int], most: int) -> None:
     assert sum(shares.values()) == min(most, sum(counts))
     for queue, share in shares.items():
         assert 0 <= share <= queues[queue]
-        assert abs(share - min(most / max(sum(counts), 1), 1) * queues[queue]) <= 1
+        assert abs(share - min(most / max(sum(counts), 1), 1) * queues[queue]) <= len(queues)
+        assert share or not queues[queue] or most < len([n for n in counts if n])
+
+
+def test_a_queue_with_little_does_not_wait_for_those_with_much() -> None:
+    counts = {A0: 10_000_000, A1: 5, B0: 0}
+    assert planning.limited(counts, 1000) == {A0: 999, A1: 1, B0: 0}
+    assert planning.limited(counts, 1) == {A0: 1, A1: 0, B0: 0}
 
 
 @given(

@@ -26,7 +26,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_fakes import Log
 
 from penstock.client.routes import MessageQueue
-from penstock.errors import ConfigError, PenstockError, TimedOut
+from penstock.errors import ConfigError, NoRoute, PenstockError, TimedOut
 from penstock.spark.read import planning, source
 from penstock.spark.read.localfiles import Segments
 from penstock.spark.read.planning import DataLoss, Range
@@ -77,6 +77,13 @@ def test_a_batch_is_all_that_is_durable_at_load(log: Log) -> None:
     loaded = Source({"subscribe": "t"})
     log.durable[A0] = 9
     assert read(loaded.reader(TWO)) == [(0, list(range(7))), (1, [0, 1, 2, 3])]
+
+
+def test_a_batch_reads_queues_that_were_added_a_moment_ago(log: Log) -> None:
+    log.keeps_routes = True
+    assert len(read(reader())) == 2
+    log.put(MessageQueue("t", "b", 0), 3)
+    assert read(reader()) == [(0, list(range(10))), (1, list(range(4))), (0, [0, 1, 2])]
 
 
 def test_a_batch_waits_for_what_is_being_flushed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,7 +587,55 @@ def test_a_topic_made_anew_is_data_loss(log: Log) -> None:
     log.records[A0] = log.records[A0][:3]
     with pytest.raises(DataLoss):
         made.latestOffset(at, ReadAllAvailable())
-    assert stream(failOnDataLoss="false").latestOffset(at, ReadAllAvailable()) is at
+    bounded = stream()
+    bounded.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss):
+        bounded.latestOffset(at, ReadAllAvailable())
+
+
+def test_a_topic_made_anew_is_read_on_from_where_it_ends_when_loss_is_allowed(log: Log) -> None:
+    at = stream().latestOffset({}, ReadAllAvailable())
+    log.records[A0] = log.records[A0][:3]
+    made = stream(failOnDataLoss="false")
+    end = made.latestOffset(at, ReadAllAvailable())
+    assert planning.from_json(end) == {A0: 3, A1: 4}
+    assert made.partitions(at, end) == []
+    log.put(A0, 2)
+    more = made.latestOffset(end, ReadAllAvailable())
+    assert read(made, made.partitions(end, more)) == [(0, [3, 4])]
+    log.put(A0, 1)  # in one step, and planned again
+    late = stream(failOnDataLoss="false", maxOffsetsPerTrigger="1")
+    late.latestOffset(at, late.getDefaultReadLimit())
+    assert [p.range for p in late.partitions(at, {**more, planning.FROM: {"t": {"a": {"0": 3}}}})] == [Range(A0, 3, 5)]
+
+
+def test_a_topic_that_is_deleted_meanwhile_has_not_gone_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its broker says 0 of it, and the route that is kept names it still."""
+    log.keeps_routes = True
+    made = stream(failOnDataLoss="false", fetchRetries="0")
+    at = made.latestOffset({}, ReadAllAvailable())
+    kept = dict(log.records)
+    log.records.clear()
+    with pytest.raises(NoRoute):
+        made.latestOffset(at, ReadAllAvailable())
+
+    def made_again(seconds: float) -> None:
+        log.records.update(kept)
+        log.put(A0, 2)
+
+    monkeypatch.setattr(source.time, "sleep", made_again)
+    more = stream(failOnDataLoss="false").latestOffset(at, ReadAllAvailable())
+    assert [p.range for p in made.partitions(at, more)] == [Range(A0, 10, 12)]
+
+
+def test_a_position_behind_a_frozen_target_is_no_loss(log: Log) -> None:
+    made = new_stream(startingGroup="g")
+    made.prepareForTriggerAvailableNow()
+    log.put(A0, 5)
+    log.groups["g", A0] = 13  # another reader was faster than this query began
+    end = made.latestOffset({}, ReadAllAvailable())
+    assert planning.from_json(end) == {A0: 13, A1: 4}
+    assert made.latestOffset(end, ReadAllAvailable()) is end
 
 
 def test_what_travels_to_tasks_can_be_pickled() -> None:

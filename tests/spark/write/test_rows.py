@@ -58,6 +58,28 @@ def test_properties_stand_side_by_side() -> None:
     assert listed == {b"a": "x y", b"b": None, b"c": None}
 
 
+def test_a_null_among_keys_is_none_of_them() -> None:
+    keys = pa.array([["x", None, "y"], [None], None], pa.list_(pa.string()))
+    columns = {"value": pa.array(["a", "b", "c"]), "keys": keys, "key": pa.array(["k"] * 3)}
+    assert {body: properties.get("KEYS") for _, _, body, properties in messages(columns)} == {
+        b"a": "x y", b"b": None, b"c": "k",
+    }  # fmt: skip
+
+
+def test_long_offsets_of_arrow_are_taken() -> None:
+    """As Spark makes them with spark.sql.execution.arrow.useLargeVarTypes."""
+    columns = {
+        "value": pa.array([b"a", b"bb"], pa.large_binary()),
+        "tags": pa.array(["t", None], pa.large_string()),
+        "key": pa.array(["k", "kk"], pa.large_string()),
+        "topic": pa.array(["X", "Y"], pa.large_string()),
+        "keys": pa.array([None, ["x", "y"]], pa.list_(pa.large_string())),
+        "properties": pa.array([[("p", "1")], []], pa.map_(pa.large_string(), pa.large_string())),
+    }
+    found = {body: (queue.topic, properties) for queue, _, body, properties in messages(columns, topic=None)}
+    assert found == {b"a": ("X", {"KEYS": "k", "TAGS": "t", "p": "1"}), b"bb": ("Y", {"KEYS": "x y"})}
+
+
 @given(
     st.lists(
         st.tuples(st.binary(max_size=40), st.none() | st.text(st.characters(min_codepoint=32), max_size=9)), min_size=1
@@ -130,6 +152,16 @@ def test_delays() -> None:
             "row 1 of this partition has a byte 1 or 2",
         ),
         ({"value": pa.array([b"x"]), "key": pa.array([b"\xff"])}, "not UTF-8"),
+        (
+            {
+                "value": pa.array([b"x"]),
+                "headers": pa.array(
+                    [[{"key": None, "value": b"2"}]],
+                    pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+                ),
+            },
+            "row 0 of this partition: a header has no key",
+        ),
         ({"value": pa.array([b"x" * (4 << 20) + b"y"])}, "more than 4194304 bytes"),
         ({"value": pa.array([b"x"]), "tags": pa.array(["t" * 40_000])}, "bytes of properties"),
     ],

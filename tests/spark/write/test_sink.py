@@ -14,8 +14,9 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from penstock import Admin
-from penstock.client.staging import SinkRun
+from penstock.client.staging import Sealed, SinkRun
 from penstock.spark.write import options as sinkoptions
+from penstock.spark.write import sink
 from penstock.spark.write.sink import batch_writer, commit, stream_writer, write
 from penstock.testing import Broker
 
@@ -56,3 +57,25 @@ def test_a_job_id_of_another_topic_is_refused(mode: str) -> None:
             job(broker.registry, "other", "daily", "3")
         job(broker.registry, "other", "daily-other", "4")
         assert (count(admin, "one"), count(admin, "other")) == (2, 2)
+
+
+def test_a_table_of_the_catalog_is_not_written_to() -> None:
+    """Spark 4.3 gives its options to nobody: the rows went to the topics they name at the default registry."""
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        batch_writer({}, rows("value", "topic"), False)
+
+
+@pytest.mark.parametrize("undecided", [True, False])
+def test_an_abort_drops_only_what_is_not_decided(undecided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark aborts behind a commit that has failed, too: the batch may be published at one broker, and wait at another."""
+    done: list[str] = []
+    client = SimpleNamespace(
+        undecided=lambda run, batch: undecided,
+        drop=lambda run, sealed: done.append("drop"),
+        drop_all=lambda run: done.append("drop_all"),
+    )
+    monkeypatch.setattr(sink, "client_of", lambda options: client)
+    staged = sink.Staged(SinkRun("s", "q", "r"), 3, 0, Sealed("t", 1, 1, ("b",)))
+    stream_writer({"topic": "t"}, rows("value"), False).abort([staged, None], 3)
+    batch_writer({"topic": "t"}, rows("value"), False).abort([staged])
+    assert done == (["drop", "drop_all"] if undecided else [])

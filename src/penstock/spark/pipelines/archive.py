@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from penstock.client.subscriptions import check_topic
+from penstock.errors import ConfigError
 from penstock.spark import schema
 from penstock.spark.pipelines import manifest, tables
 from penstock.spark.pipelines.asked import complete
@@ -130,7 +132,12 @@ def run(
 
 
 def _options(topic: str, job: Asked) -> SourceOptions:
-    """How the tasks read the topic."""
+    """How the tasks read the topic. ConfigError before anything is noted of a run that cannot be done."""
+    try:
+        check_topic(topic)
+    except ValueError as error:  # "a,b" would be two, read as one wishes, and archived under notes of neither
+        raise ConfigError(str(error), "archive one topic at a time") from None
+    schema.columns(names=job["columns"])
     return parse(
         {
             "subscribe": topic,

@@ -1,8 +1,9 @@
 """Dead letters sent back to the topics they came from: the chosen ones, each once.
 
 A dead letter keeps its topic in the property RETRY_TOPIC and its first id in ORIGIN_MESSAGE_ID; both go along. A small file
-notes which offsets were sent. Before sending, the chosen ones and the job's name are written into it; a killed run is
-finished first, under the same name, and the sink writes nothing twice under one name. Every group of the topic gets them, not
+notes which offsets were sent, with their store times: by these the letters of another cluster, or of a topic made anew, are told
+from them, whatever the registry is called. Before sending, the chosen ones and the job's name are written into it; a killed run
+is finished first, under the same name, and the sink writes nothing twice under one name. Every group of the topic gets them, not
 only the one that gave them up.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
+from urllib.parse import quote
 
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError, Locked, NoRoute
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 LIMIT = 100_000
 _COLUMNS = "broker,partition,offset,timestamp,reconsumeTimes,value,key,tags,properties"
 
-Place = tuple[str, int, int]
-"""(broker, queue, offset)."""
+_PLACE = ("broker", "partition", "offset", "stored")
+
+Place = tuple[str, int, int, int]
+"""(broker, queue, offset, store time in microseconds)."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def run(spark: SparkSession | Callable[[], SparkSession], group: str, **asked: U
     with notes.locked():
         resumed = len(notes.pending)
         if resumed:
+            _check_begun(spark, _load(spark, registry, group), notes)
             _send(spark, _load(spark, registry, group), notes, registry)
         rows = _places(frame, notes.done)
         before = len(notes.done)
@@ -110,6 +114,15 @@ def _check_there(registry: str, group: str) -> None:
             ) from None
 
 
+def _check_begun(spark: SparkSession, frame: DataFrame, notes: _Notes) -> None:
+    """ConfigError when the run that did not end was another cluster's: its letters are not here, and must be sent there."""
+    if notes.begun_at != notes.registry and not _pending(spark, frame, notes).limit(1).count():
+        raise ConfigError(
+            f"a redrive of this group with --registry {notes.begun_at} did not end, and its letters are not here",
+            f"run it once more with that registry, or delete {notes.path}",
+        )
+
+
 def default_state() -> Path:
     """Where notes are kept by default."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock" / "redrive"
@@ -118,7 +131,8 @@ def default_state() -> Path:
 def _load(spark: SparkSession, registry: str, group: str) -> DataFrame:
     options = {"registry": registry, "columns": _COLUMNS}
     frame = spark.read.format("penstock").options(**options).load(DLQ_PREFIX + group.removeprefix(DLQ_PREFIX))
-    return frame.selectExpr("*", "properties['RETRY_TOPIC'] as topic").where("topic is not null")
+    more = ("properties['RETRY_TOPIC'] as topic", "unix_micros(timestamp) as stored")
+    return frame.selectExpr("*", *more).where("topic is not null")
 
 
 def _chosen(frame: DataFrame, job: Asked) -> DataFrame:
@@ -139,7 +153,7 @@ def _chosen(frame: DataFrame, job: Asked) -> DataFrame:
 
 def _places(frame: DataFrame, done: set[Place]) -> list[Row]:
     """The chosen messages that were not sent yet, without their bodies."""
-    columns = ("broker", "partition", "offset", "topic", "tags", "cast(key as string) as key", "timestamp")
+    columns = (*_PLACE, "topic", "tags", "cast(key as string) as key", "timestamp")
     found = frame.selectExpr(*columns).orderBy("broker", "partition", "offset").limit(LIMIT + len(done) + 1).collect()
     rows = [row for row in found if _place(row) not in done]
     if len(rows) > LIMIT:
@@ -148,14 +162,19 @@ def _places(frame: DataFrame, done: set[Place]) -> list[Row]:
 
 
 def _place(row: Row) -> Place:
-    return row["broker"], row["partition"], row["offset"]
+    return row["broker"], row["partition"], row["offset"], row["stored"]
+
+
+def _pending(spark: SparkSession, frame: DataFrame, notes: _Notes) -> DataFrame:
+    """The letters that a run has begun to send."""
+    from pyspark.sql import functions as F
+
+    chosen = spark.createDataFrame(notes.pending, "broker string, partition int, offset bigint, stored bigint")
+    return frame.join(F.broadcast(chosen), list(_PLACE))
 
 
 def _send(spark: SparkSession, frame: DataFrame, notes: _Notes, registry: str) -> None:
-    from pyspark.sql import functions as F
-
-    chosen = spark.createDataFrame(notes.pending, "broker string, partition int, offset bigint")
-    rows = frame.join(F.broadcast(chosen), ["broker", "partition", "offset"])
+    rows = _pending(spark, frame, notes)
     job = rows.select("topic", "value", "key", "tags", "properties").write.format("penstock")
     job.options(registry=registry, jobId=notes.job).mode("append").save()
     notes.end()
@@ -185,29 +204,29 @@ class _Notes:
     """Which dead letters of a group were sent, and which are being sent."""
 
     def __init__(self, folder: Path, registry: str, group: str) -> None:
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{registry}-{group.removeprefix(DLQ_PREFIX)}")
-        self.path = folder / f"{name}.json"
+        self.path = folder / f"{quote(group.removeprefix(DLQ_PREFIX), safe='')}.json"
+        self.registry = registry
         self.done: set[Place] = set()
         self.pending: list[Place] = []
-        self.job = ""
+        self.job = self.begun_at = ""
         self._load()
 
     def _load(self) -> None:
         if self.path.exists():
             table = json.loads(self.path.read_text())
-            self.done = {(broker, queue, offset) for broker, queue, offset in table["done"]}
-            self.pending = [(broker, queue, offset) for broker, queue, offset in table["pending"]]
-            self.job = table["job"]
+            self.done = {(broker, queue, offset, stored) for broker, queue, offset, stored in table["done"]}
+            self.pending = [(broker, queue, offset, stored) for broker, queue, offset, stored in table["pending"]]
+            self.job, self.begun_at = table["job"], table["registry"]
 
     def begin(self, places: list[Place]) -> None:
         """Note, before it is done, that these are sent under a new name."""
-        self.pending, self.job = places, f"redrive-{uuid.uuid4().hex}"
+        self.pending, self.job, self.begun_at = places, f"redrive-{uuid.uuid4().hex}", self.registry
         self.save()
 
     def end(self) -> None:
         """Those that were begun are sent."""
         self.done.update(self.pending)
-        self.pending, self.job = [], ""
+        self.pending, self.job, self.begun_at = [], "", ""
         self.save()
 
     def save(self) -> None:
@@ -215,7 +234,8 @@ class _Notes:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(".tmp")
         with open(unfinished, "w") as file:
-            json.dump({"done": sorted(self.done), "pending": self.pending, "job": self.job}, file)
+            table = {"done": sorted(self.done), "pending": self.pending, "job": self.job, "registry": self.begun_at}
+            json.dump(table, file)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(self.path)

@@ -1,8 +1,9 @@
 """Messages sent again: out of an archive or a commit log into topics, with key, tag and properties, each once.
 
 The sink stages and publishes under a job's name, and what is published once under a name is not published again. An archive
-is sent file by file, each under a name made of the file and of what was asked: a run that was killed, or is run twice, goes
-on with the files that are left, and an archive that has grown sends what is new. A log is one job, named by its end.
+is sent file by file, each under a name made of the file's place and bytes and of what was asked of it: a run that was killed,
+or is run twice, goes on with the files that are left, and an archive that has grown sends what is new. A log is one job, named
+by the ends of its segments. By which address the cluster is reached, and what is asked of other topics, is no part of a name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from penstock.client.reader import LogReader
+from penstock.client.subscriptions import check_topic
 from penstock.errors import ConfigError
 from penstock.spark.log import files as logfiles
 from penstock.spark.pipelines import manifest
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _KEPT = ("value", "key", "tags", "properties")
+_END_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -70,23 +73,27 @@ DEFAULTS = Asked(
 
 
 class Selection(TypedDict):
-    """What is sent and where to: the part of what was asked that a job's name is made of."""
+    """What is sent and where to; of what concerns a unit its job's name is made."""
 
-    topics: tuple[str, ...]
     since: int | None
     until: int | None
-    registry: str
     renamed: dict[str, str]
     keep_queue: bool
     job: str
 
 
 class Unit(NamedTuple):
-    """What is sent under one job name: a file of an archive and its topic, or a log."""
+    """What is sent under one job name: a file of an archive and its topic, or topics of a log."""
 
     name: str
     load: Callable[[SparkSession], DataFrame]
-    topic: str
+    topics: tuple[str, ...]
+    path: Path | None  # of the file
+
+    @property
+    def topic(self) -> str:
+        """The topic of all its messages; empty for a log."""
+        return self.topics[0] if self.path else ""
 
 
 def run(
@@ -103,24 +110,27 @@ def run(
     if bool(archive) == bool(path):
         raise ConfigError("give an archive or a log")
     selection = Selection(
-        topics=topics, since=bound_ms(given["since"]), until=bound_ms(given["until"]), registry=registry,
-        renamed=dict(given["renamed"] or {}), keep_queue=given["keep_queue"], job=given["job"],
+        since=bound_ms(given["since"]), until=bound_ms(given["until"]), renamed=dict(given["renamed"] or {}),
+        keep_queue=given["keep_queue"], job=given["job"],
     )  # fmt: skip
     units = list(_files(Path(archive), topics) if archive else _log(str(path), topics))
     if not units:
         raise ConfigError(f"nothing to send at {archive or path}")
+    _check(selection, {*topics, *selection["renamed"]} - {topic for unit in units for topic in unit.topics})
+    if given["rate"] < 0:
+        raise ConfigError(f"rate {given['rate']} is none", "messages a second at most; 0 is without a limit")
     dry_run = given["dry_run"]
     if not dry_run:
         with LogReader(registry, timeout_s=10) as cluster:  # the sink would wait for it for minutes
             cluster.topics()
     spark = spark() if callable(spark) else spark
     counts: dict[str, int] = {}
-    for done, (name, load, topic) in enumerate(units):
-        frame = _chosen(load(spark), topic, selection)
-        for target, count in _counted(frame, Path(archive) / name if topic else None, selection, topic):
+    for done, unit in enumerate(units):
+        frame = _chosen(unit.load(spark), unit.topic, selection)
+        for target, count in _counted(frame, unit, selection):
             counts[target] = counts.get(target, 0) + count
         if not dry_run:
-            _send(frame, registry, job_name(name, selection), given["rate"])
+            _send(frame, registry, job_name(unit, selection), given["rate"])
         if progress:
             progress(done + 1, len(units))
     return ReplayResult(
@@ -129,28 +139,47 @@ def run(
     )  # fmt: skip
 
 
-def _counted(frame: DataFrame, path: Path | None, selection: Selection, topic: str) -> Iterator[tuple[str, int]]:
+def _check(selection: Selection, unknown: set[str]) -> None:
+    """ConfigError for topics that are not there: with a name mistyped, messages would go where they came from."""
+    if unknown:
+        raise ConfigError(f"there is no topic {min(unknown)!r} to send", "is its name right?")
+    for old, new in selection["renamed"].items():
+        try:
+            check_topic(new)
+        except ValueError as error:
+            raise ConfigError(f"{old} cannot be sent to {new!r}: {error}", "--map OLD=NEW") from None
+
+
+def _counted(frame: DataFrame, unit: Unit, selection: Selection) -> Iterator[tuple[str, int]]:
     """(topic, messages) of what will be sent; a whole file says it itself."""
-    if path is not None and selection["since"] is None and selection["until"] is None:
+    if unit.path is not None and selection["since"] is None and selection["until"] is None:
         import pyarrow.parquet as pq
 
-        yield selection["renamed"].get(topic, topic), pq.ParquetFile(path).metadata.num_rows
+        yield selection["renamed"].get(unit.topic, unit.topic), pq.ParquetFile(unit.path).metadata.num_rows
         return
     for row in frame.groupBy("topic").count().collect():
         yield row["topic"], row["count"]
 
 
-def job_name(unit: str, selection: Selection) -> str:
-    """The same unit under the same selection always has the same name."""
-    text = json.dumps([unit, selection], sort_keys=True)
+def job_name(unit: Unit, selection: Selection) -> str:
+    """The same unit, sent to the same places, always has the same name; other bytes under the same path have another."""
+    renamed = {topic: selection["renamed"].get(topic, topic) for topic in sorted(unit.topics)}
+    text = json.dumps([unit.name, _digest(unit.path), {**selection, "renamed": renamed}], sort_keys=True)
     return "replay-" + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _digest(path: Path | None) -> str:
+    if path is None:
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files(archive: Path, topics: tuple[str, ...]) -> Iterator[Unit]:
     for path in sorted(archive.glob("*/broker=*/queue=*/*.parquet")):
         topic = manifest.topic_of(path)
         if not topics or topic in topics:
-            yield Unit(str(path.relative_to(archive)), partial(_parquet, str(path)), topic)
+            yield Unit(str(path.relative_to(archive)), partial(_parquet, str(path)), (topic,), path)
 
 
 def _parquet(path: str, spark: SparkSession) -> DataFrame:
@@ -158,7 +187,7 @@ def _parquet(path: str, spark: SparkSession) -> DataFrame:
 
 
 def _log(path: str, topics: tuple[str, ...]) -> Iterator[Unit]:
-    ends = [(Path(s.path).name, s.base, s.end) for s in logfiles.find(path)]
+    ends = [(Path(s.path).name, s.base, s.end, _end_of(s)) for s in logfiles.find(path)]
 
     def load(spark: SparkSession) -> DataFrame:
         options = {"columns": "topic,partition,timestamp,value,key,tags,properties", "topics": ",".join(topics)}
@@ -166,7 +195,14 @@ def _log(path: str, topics: tuple[str, ...]) -> Iterator[Unit]:
 
     if not topics:
         raise ConfigError("no topics given", "a log holds the broker's own topics too: name those to send")
-    yield Unit(json.dumps(ends), load, "")
+    yield Unit(json.dumps(ends), load, topics, None)
+
+
+def _end_of(segment: logfiles.LogSegment) -> str:
+    """What stands at its end, with the times of the last records: no other log has the same there."""
+    with open(segment.path, "rb") as file:
+        file.seek(max(segment.end - _END_BYTES, 0))
+        return hashlib.sha256(file.read(min(segment.end, _END_BYTES))).hexdigest()
 
 
 def _chosen(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
@@ -178,9 +214,9 @@ def _chosen(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
         if bound is not None:
             moment = F.timestamp_millis(F.lit(bound))
             frame = frame.where(F.col("timestamp") < moment if over else F.col("timestamp") >= moment)
-    name = F.lit(topic) if topic else F.col("topic")
-    for old, new in selection["renamed"].items():
-        name = F.when(name == old, F.lit(new)).otherwise(name) if not topic else name
+    name = F.col("topic")
+    for old, new in selection["renamed"].items():  # each by the name that the log has
+        name = F.when(F.col("topic") == old, F.lit(new)).otherwise(name)
     if topic:
         name = F.lit(selection["renamed"].get(topic, topic))
     kept = [column for column in _KEPT if column in frame.columns]

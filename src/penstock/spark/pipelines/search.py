@@ -111,6 +111,10 @@ def run(spark: Spark, *, progress: Progress | None = None, **asked: Unpack[Asked
     path, archive, limit = job["path"], job["archive"], job["limit"]
     if not path and not archive:
         raise ConfigError("nothing to search in", "give a log, an archive, or both")
+    if archive and not Path(archive).is_dir():
+        raise ConfigError(
+            f"{archive} is no folder", "an archive is the folder that `penstock spark archive --to` was given"
+        )
     wanted = Criteria(
         job["topic"], job["key"], job["tag"], job["body"].encode(), bound_ms(job["since"]), bound_ms(job["until"])
     )
@@ -207,15 +211,21 @@ def _through_index(
     hash_ = key_hash(wanted.topic, wanted.key)
     hits: list[Hit] = []
     spans: list[tuple[int, int]] = []
+    follows = False
     for path in sorted((folder / "index").glob("[0-9]*")):
         index = IndexFile(path)
-        if not index.whole or index.count < 2:
+        if not index.whole:
+            follows = False
             continue
-        spans.append((int(index.entries["physical"][1]), int(index.entries["physical"][-1]) + 1))
+        if index.count < 2:
+            continue
+        first, last = int(index.entries["physical"][1]), int(index.entries["physical"][-1])
+        # Files follow one another: between two stands nothing with a key, unless one is damaged there. The first and the last
+        # record may have keys in a file before or behind.
+        spans.append((spans.pop()[0] if follows else first + 1, last))
+        follows = True
         for physical in index.find(hash_):
             hits += _at(options, segments, physical, wanted)
-    if spans:  # the files follow one another: between them stands nothing with a key
-        spans = [(spans[0][0], spans[-1][1])]
     return hits, spans
 
 

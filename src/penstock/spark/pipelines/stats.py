@@ -67,7 +67,8 @@ def run(
     """
     began = time.monotonic()
     job = complete(asked, DEFAULTS)
-    by, path = job["by"], job["path"]
+    by, path = tuple(dict.fromkeys(job["by"])), job["path"]
+    job["by"] = by
     wrong = [name for name in by if name not in BY]
     if wrong:
         raise ConfigError(f"cannot group by {wrong[0]!r}", f"by: {', '.join(BY)}")
@@ -81,11 +82,11 @@ def run(
         found = _of_cluster(spark, topics, times, span, job, progress)
     else:
         raise ConfigError("no topics and no path given")
-    rows = _rows(found, tuple(by), span)
+    rows = _rows(found, by, span)
     counted = [part for part in found if part.sizes]
     first, last = min((p.first for p in counted), default=0), max((p.last for p in counted), default=0)
     result = StatsResult(
-        str(path) or ", ".join(topics), tuple(by), job["window"], sum(row["messages"] for row in rows),
+        str(path) or ", ".join(topics), by, job["window"], sum(row["messages"] for row in rows),
         sum(row["bytes"] for row in rows), round(time.monotonic() - began, 3), rows,
         _time_text(first) if counted else "", _time_text(last) if counted else "",
     )  # fmt: skip
@@ -113,7 +114,10 @@ def _of_cluster(
     spark: Spark, topics: Sequence[str], times: dict[str, str], span: int, job: Asked, progress: Progress | None
 ) -> list[Sums]:
     """The sums of ranges of a live cluster."""
-    where = {"subscribe": ",".join(topics), "registry": job["registry"], "groupIdPrefix": "penstock-stats"}
+    where = {
+        "subscribe": ",".join(topics), "registry": job["registry"], "groupIdPrefix": "penstock-stats",
+        "startingOffsetsByTimestampStrategy": "latest",  # of a queue without messages of that time there are none to count
+    }  # fmt: skip
     live = parse({**where, **times})
     ranges = [planning.Range(q, begin, end) for q, (begin, end) in sorted(batch_range(live).items()) if begin < end]
     items = planning.cut(ranges, None, RECORDS_PER_TASK)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "delta", "iceberg")
 _HINT = "pip install 'penstock[{}]'"
+_TOPIC = "penstock.topic"  # of an Iceberg table: names of topics that differ may make the same name of a table
 
 
 def check(kind: str) -> None:
@@ -135,7 +136,12 @@ def _commit_iceberg(folder: Path, topic: str, files: Sequence[Range]) -> int:
     try:
         catalog.create_namespace_if_not_exists("penstock")
         schema = _schema(manifest.file_of(folder, files[0]))
-        table = catalog.create_table_if_not_exists(iceberg_name(topic), schema)
+        name = iceberg_name(topic)
+        table = catalog.create_table_if_not_exists(name, schema, properties={_TOPIC: topic})
+        if (other := table.properties.get(_TOPIC, topic)) != topic:
+            raise ConfigError(
+                f"{name} is the Iceberg table of topic {other}", f"archive {topic} to a folder of its own"
+            )
         done: dict[str, int] = {}
         for snapshot in table.metadata.snapshots:
             text = (snapshot.summary or {}).get("penstock.next") if snapshot.summary else None
@@ -174,6 +180,14 @@ def groups(files: Sequence[Range], most: int) -> list[list[Range]]:
     return [group for group in [*found, held] if len(group) > 1]
 
 
+def joinable(folder: Path, topic: str, most: int) -> list[list[Range]]:
+    """The files of a topic's archive that `compact` joins: none of those that a killed run has begun, which the next one
+    looks for under their names.
+    """
+    begun = set(manifest.load(folder, topic).pending)
+    return groups([r for r in manifest.archived(folder, topic) if r not in begun], most)
+
+
 def compact(folder: Path, topic: str, most: int) -> tuple[int, int]:
     """Join small neighbouring files of a topic's Parquet archive: (files before, files they became).
 
@@ -183,7 +197,7 @@ def compact(folder: Path, topic: str, most: int) -> tuple[int, int]:
     """
     _refuse_listed(folder, topic)
     remove_contained(folder, topic)
-    joined = groups(manifest.archived(folder, topic), most)
+    joined = joinable(folder, topic, most)
     for group in joined:
         _join(folder, group)
     remove_contained(folder, topic)

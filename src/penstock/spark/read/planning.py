@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
+from heapq import heapify, heapreplace
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -21,8 +22,8 @@ log = logging.getLogger(__name__)
 
 Offsets = dict[MessageQueue, int]
 
-# In an end offset: where queues begin that the start offset does not name, or behind a gap of lost offsets; always there in
-# that of a query's first micro-batch, whose start offset names none. No topic can have this name.
+# In an end offset: where queues begin that the start offset does not name, that go on behind a gap of lost offsets, or that were
+# made anew; always there in that of a query's first micro-batch, whose start offset names none. No topic can have this name.
 FROM = "+from"
 
 
@@ -296,12 +297,14 @@ def advance(
 ) -> Json:
     """The end offset, as JSON, of a micro-batch that goes from `start` to the wanted positions.
 
-    It never goes back, keeps queues that cannot be seen now, and is `start` itself when there is nothing to read.
+    It keeps queues that cannot be seen now, and is `start` itself when there is nothing to read.
     `first`: where a new query begins. Its end differs from the start even with nothing to read, so that Spark logs it.
-    `after`: where queues go on behind what is lost; nobody looks for it there again.
+    `after`: where queues go on behind what is lost, or at the end of a queue that was made anew and is shorter; nothing else
+    goes back.
     """
     at = from_json(start) if first is None else first
-    end = {**at, **{queue: max(offset, at.get(queue, 0)) for queue, offset in wanted.items()}}
+    base = {**at, **(after or {})}
+    end = {**base, **{queue: max(offset, base.get(queue, 0)) for queue, offset in wanted.items()}}
     if end == at and first is None:
         return start
     new = {queue: min(known[queue][0], end[queue]) for queue in end if queue not in at and known[queue][0] > 0}
@@ -320,7 +323,10 @@ def available(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Off
 
 
 def limited(counts: Offsets, most: int) -> Offsets:
-    """At most `most` messages in all, split in proportion to what each queue has (largest remainders first)."""
+    """At most `most` messages in all, split in proportion to what each queue has (largest remainders first).
+
+    A queue with few gets one at least, where the limit has one for each: else it waited until the others had little left.
+    """
     total = sum(counts.values())
     if total <= most:
         return dict(counts)
@@ -329,15 +335,25 @@ def limited(counts: Offsets, most: int) -> Offsets:
     rest = sorted(counts, key=lambda queue: (-(most * counts[queue] % total), queue))
     for queue in rest[:left]:
         shares[queue] += 1
+    without = [queue for queue in sorted(counts) if counts[queue] and not shares[queue]]
+    if sum(1 for count in counts.values() if count) <= most:
+        largest = [(-share, queue) for queue, share in shares.items()]
+        heapify(largest)
+        for queue in without:
+            share, giver = largest[0]
+            heapreplace(largest, (share + 1, giver))
+            shares[giver], shares[queue] = -share - 1, 1
     return shares
 
 
 def between(start: Json, end: Json, options: SourceOptions) -> list[Range]:
     """The ranges of a micro-batch, from its two offsets alone."""
+    if start == end:
+        return []
     at, fresh = from_json(start), from_json(end.get(FROM, {}))
     ranges = []
     for queue, stop in sorted(from_json(end).items()):
-        begin = max(at.get(queue, 0), fresh.get(queue, 0))
+        begin = fresh.get(queue, at.get(queue, 0))
         if begin > stop:
             lost(options, f"{_name(queue)} went back from offset {begin} to {stop}: the topic was made anew")
         elif begin < stop:

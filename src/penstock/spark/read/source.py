@@ -107,6 +107,7 @@ class Source:
 
 def batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
     cluster = connection(options)
+    cluster.forget_routes()  # Spark's Python process on the driver may have read this topic a moment ago
     known = _settled(cluster, planning.find_queues(cluster, options))
     begin = planning.starts(cluster, options, known, stream=False)
     end = planning.ends(cluster, options, known)
@@ -487,15 +488,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report_progress(at)
         first = None if start else self._begin()
         at = at if first is None else first
-        known = self.target if self.target is not None else self._bounds(known=bool(at))
-        self.latest = planning.to_json({queue: max(end, at.get(queue, 0)) for queue, (_, end) in known.items()})
-        for queue, (_, end) in known.items():
-            if at.get(queue, 0) > end and self.target is None:
-                planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
-        after = planning.after_gaps(at, known)
-        for queue, oldest in after.items():
-            planning.lost_range(self.options, queue, at[queue], oldest, known[queue])
+        known = self._known(at)
+        after = self._behind_losses(at, known)
         reached = {**at, **after}
+        self.latest = planning.to_json({queue: max(end, reached.get(queue, 0)) for queue, (_, end) in known.items()})
         counts = planning.available(reached, known)
         if not isinstance(limit, ReadAllAvailable):
             if self._wait_for_more(sum(counts.values())):
@@ -548,6 +544,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _seen(self) -> dict[MessageQueue, tuple[int, int]]:
         cluster = connection(self.options)
         return planning.bounds(cluster, planning.find_queues(cluster, self.options))
+
+    def _behind_losses(self, at: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+        """Where queues go on that have lost what comes next, or end before what was read already. `DataLoss`."""
+        short = {queue: end for queue, (_, end) in known.items() if at.get(queue, 0) > end}
+        for queue, end in short.items():
+            planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
+        after = planning.after_gaps(at, known)
+        for queue, oldest in after.items():
+            planning.lost_range(self.options, queue, at[queue], oldest, known[queue])
+        return {**after, **short}
+
+    def _known(self, at: Offsets) -> dict[MessageQueue, tuple[int, int]]:
+        """The bounds of the queues, up to the frozen target if there is one.
+
+        A query may begin behind a target that was frozen before; and what ends before the position may be a topic that is
+        deleted now, for which its broker says 0: then the registry, asked anew, does not name it.
+        """
+        known = self.target if self.target is not None else self._bounds(known=bool(at))
+        if any(at.get(queue, 0) > end for queue, (_, end) in known.items()):
+            connection(self.options).forget_routes()
+            now = self._bounds(known=True)
+            if self.target is None:
+                return now
+            return {
+                q: (oldest, max(end, min(at.get(q, 0), now[q][1]))) for q, (oldest, end) in known.items() if q in now
+            }
+        return known
 
     def _wait_for_more(self, count: int) -> bool:
         """minOffsetsPerTrigger: hold back, but not for ever, and not while a query is to run dry."""

@@ -131,7 +131,7 @@ def check(wanted: StructType, found: SinkOptions) -> None:
         if kind not in column.types:
             raise ConfigError(
                 f"column {field.name} is {kind}; the sink takes {' or '.join(column.types)}",
-                f"cast it to {column.types[0]}",
+                f"cast it to {'timestamp_ltz' if column.types[0] == 'timestamp' else column.types[0]}",
             )
     late = [name for name in ("delayMs", "deliverAt") if name in names]
     if late and found.commit_mode == "none":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -99,7 +99,7 @@ class RowEncoder:
         """The batch's rows, each queue's in their order."""
         if not batch.num_rows:
             return
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = {name: _short(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
         value = _binary(columns["value"])
         if value.null_count:
             raise Rejected(f"{self._at(value.is_null())} has no value: filter such rows out, or give them an empty one")
@@ -153,7 +153,7 @@ class RowEncoder:
         if keys is not None:
             keys = self._utf8(keys, "key")
         if "keys" in columns:
-            joined = pc.binary_join(columns["keys"].cast(pa.list_(pa.string())), " ")
+            joined = _joined(columns["keys"].cast(pa.list_(pa.string())))
             keys = joined if keys is None else pc.coalesce(joined, keys)
         for name, column in (
             (_named(names.KEYS), keys),
@@ -193,7 +193,7 @@ class RowEncoder:
         for n, (pairs, headers) in enumerate(zip(maps, lists, strict=True)):
             named = dict(pairs or ())
             try:
-                named |= {h["key"]: (h["value"] or b"").decode() for h in headers or () if h is not None}
+                named |= {_key_of(h): (h["value"] or b"").decode() for h in headers or () if h is not None}
                 wanted = {k: v for k, v in named.items() if v and k not in _DROPPED}
                 found.append(format_properties(wanted).encode())
             except (ValueError, TypeError) as error:
@@ -309,6 +309,27 @@ def _due_ms(columns: Columns, now_ms: int) -> pa.Array | None:
 def _within(moments: pa.Array) -> pa.Array:
     """What is before 1970, or farther away than a broker counts, as the nearest that it takes."""
     return pc.max_element_wise(pc.min_element_wise(moments, _DUE_MAX_MS, skip_nulls=False), 0, skip_nulls=False)
+
+
+def _joined(keys: pa.Array) -> pa.Array:
+    """Each row's keys as one text; a null among them is none."""
+    if not keys.flatten().null_count:
+        return pc.binary_join(keys, " ")
+    rows = [None if row is None else " ".join(key for key in row if key is not None) for row in keys.to_pylist()]
+    return pa.array(rows, pa.string())
+
+
+def _key_of(header: dict[str, Any]) -> str:
+    key = header["key"]
+    if not isinstance(key, str):
+        raise ValueError("a header has no key")
+    return key
+
+
+def _short(column: pa.Array) -> pa.Array:
+    """The column with offsets of 32 bits, as the kernel takes them: spark.sql.execution.arrow.useLargeVarTypes has 64."""
+    kind = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(column.type)
+    return column if kind is None else column.cast(kind)
 
 
 def _binary(column: pa.Array) -> pa.Array:

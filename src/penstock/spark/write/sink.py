@@ -161,10 +161,13 @@ def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None],
         log.info("batch %d of sink %s was published before", batch, staged[0].run.sink)
 
 
-def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Spark gives a batch up; best effort, the brokers clean up by rule."""
+def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+    """Spark gives a batch up; best effort, the brokers clean up by rule.
+
+    It does so behind a commit that has failed, too, and that may have been decided: then the next attempt finishes it.
+    """
     staged = [m for m in messages if isinstance(m, Staged)]
-    if staged and options.commit_mode == "batch":
+    if staged and options.commit_mode == "batch" and client_of(options).undecided(staged[0].run, batch):
         client_of(options).drop(staged[0].run, [m.sealed for m in staged])
 
 
@@ -195,7 +198,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The job has failed: the brokers drop all rows of its run, for a task that was killed could not name its own."""
-        if self.options.commit_mode == "batch":
+        if self.options.commit_mode == "batch" and client_of(self.options).undecided(self.run, 0):
             client_of(self.options).drop_all(self.run)
 
 
@@ -221,11 +224,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit(self.options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        abort(self.options, messages)
+        abort(self.options, messages, batchId)
 
 
 def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> BatchWriter:
     """The writer of one job. `ConfigError` when such rows cannot be written with such options."""
+    if (
+        not given
+    ):  # as from INSERT INTO a table of the catalog: the rows would go to whatever listens at the default address
+        raise ConfigError(
+            "Spark gave no options at all: a table of its catalog cannot be written to",
+            'df.write.format("penstock") with options',
+        )
     options = _checked(given, wanted, overwrite)
     if options.sink_id or options.sink_reset:
         raise ConfigError("sinkId and sinkReset are for streams", "a batch write is named by jobId")
