@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -193,7 +193,7 @@ class RowEncoder:
         for n, (pairs, headers) in enumerate(zip(maps, lists, strict=True)):
             named = dict(pairs or ())
             try:
-                named |= {_key_of(h): (h["value"] or b"").decode() for h in headers or () if h is not None}
+                named |= {_key_of(h["key"]): (h["value"] or b"").decode() for h in headers or () if h is not None}
                 wanted = {k: v for k, v in named.items() if v and k not in _DROPPED}
                 found.append(format_properties(wanted).encode())
             except (ValueError, TypeError) as error:
@@ -319,9 +319,8 @@ def _joined(keys: pa.Array) -> pa.Array:
     return pa.array(rows, pa.string())
 
 
-def _key_of(header: dict[str, Any]) -> str:
-    key = header["key"]
-    if not isinstance(key, str):
+def _key_of(key: str | None) -> str:
+    if key is None:
         raise ValueError("a header has no key")
     return key
 
