@@ -110,3 +110,29 @@ def test_who_waits_for_a_copy_is_told_when_it_is_durable(tmp_path: Path) -> None
     side.turn()
     assert told == [77]  # nothing is on its way under this number
     side.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_deferred_message_is_counted_once_when_it_is_published(tmp_path: Path, clean: bool) -> None:
+    side = Side(tmp_path)
+
+    def counts() -> tuple[int, int, int]:
+        here = side.queueing.topic(b"t").channel(b"a")
+        side.queueing.topic(b"t").refresh()
+        return here.message_count, here.deferred_count, here.depth()
+
+    side.queueing.topic(b"t").channel(b"a")
+    side.queueing.publish(side.queueing.topic(b"t"), [b"now"])
+    for delay_ms in (100, 5_000):
+        side.queueing.publish(side.queueing.topic(b"t"), [b"later"], delay_ms)
+    side.turn()
+    assert counts() == (3, 2, 1)
+    for _ in range(3):
+        side.turn(100)
+    assert counts() == (3, 1, 2)
+    side.reopen(clean)
+    assert counts() == (3, 1, 2)
+    for _ in range(3):
+        side.turn(5_000)
+    assert counts() == (3, 0, 3)
+    side.close()

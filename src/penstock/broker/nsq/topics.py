@@ -485,7 +485,7 @@ class QueueTopic(Topic):
         if schedule_id:
             self.registry.copied(schedule_id, self, stream, place)
         for channel in self.channels.values():
-            channel.count_from(channel.origin + 1)  # it was counted when it was published
+            channel.count_ahead(-1)  # it was counted when it was published
         self._make_visible()
         if self.level == LEVEL_DISK:
             self.registry.want_flush(self)
