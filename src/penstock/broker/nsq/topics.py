@@ -91,6 +91,9 @@ class TopicRegistry(Protocol):
     def forget_deferred(self, topic: Topic, channel: Channel) -> None:
         """A channel was emptied: what was deferred for it so far is not its own any more."""
 
+    def forget_unclaimed(self, topic: Topic) -> None:
+        """What was deferred in a topic without channels is owed to nobody any more."""
+
     def copied(
         self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
     ) -> None:
@@ -437,6 +440,7 @@ class QueueTopic(Topic):
         if not self.channels:
             self.floor = stream.total
             self.registry.forget_copies(stream)
+            self.registry.forget_unclaimed(self)
             stream.drop_all()
         elif self.paused and stream.total > stream.visible:
             for channel in self.channels.values():
