@@ -53,6 +53,7 @@ TORN = {  # what a power cut leaves and a start sets aside; that nothing is lost
     "behind the end of the log",
     "not an index file that can be read",
     "an index that does not fit the log",
+    "an index that no checkpoint of ours vouches for: it is made again from the log",
     "messages without sums: a power cut came before they were flushed",
     "another queue's segment, under a new name that was never flushed",
 }

@@ -66,3 +66,19 @@ def test_after_a_power_cut_offsets_that_may_have_been_seen_are_skipped(tmp_path:
     assert store.queue(b"T", 0).max_offset >= end + store.options.reserve_offsets
     assert found.report.gap_queues == 2
     store.close(False)
+
+
+def test_the_index_of_a_rocketmq_broker_is_made_again_and_not_blamed(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.close(True)
+    path = tmp_path / "checkpoint"
+    times = bytearray(path.read_bytes())
+    times[7] ^= 1  # it has flushed something since
+    path.write_bytes(times)
+    store = make(tmp_path)
+    store.open()
+    (moved,) = (json.loads(line) for line in (tmp_path / "lost+found" / "manifest.jsonl").read_text().splitlines())
+    assert "no checkpoint of ours vouches for" in moved["why"]
+    assert store.index is not None
+    assert store.index.state()[1] == 21
+    store.close(False)

@@ -139,6 +139,10 @@ class ChannelState:
         """So far the stream has come."""
         self.message_count = max(0, ordinal - self.origin)
 
+    def count_ahead(self, messages: int) -> None:
+        """So many more have come that the stream does not have yet; below zero: it has them now."""
+        self.origin -= messages
+
     def count(self, messages: int) -> None:
         """So many more have come."""
         self.message_count += messages

@@ -125,7 +125,7 @@ def _fits(table: dict[str, object]) -> bool:
                 attempts = part.get("attempts") or []
                 if not isinstance(part.get("since", 0), int) or not all(len(found) == 3 for found in attempts):
                     return False
-            if not isinstance(entry.get("floor", 0), int) or not isinstance(entry.get("visible", 0), int):
+            if not all(isinstance(entry.get(name, 0), int) for name in ("floor", "since", "visible")):
                 return False
             if not isinstance(entry.get("level", ""), str):
                 return False

@@ -15,6 +15,7 @@ from penstock.log.tail import Tail
 from penstock.wire import layout
 
 _JOINT = 100
+_NOT_VOUCHED_FOR = "an index that no checkpoint of ours vouches for: it is made again from the log"
 
 
 class Derived:
@@ -124,8 +125,9 @@ class Derived:
             had = (
                 bool(store.index.index_files) or self.contents.odd_index or (known is not None and known.index_file > 0)
             )
+            why = _NOT_VOUCHED_FOR if known is None else "an index that does not fit the log"
             for path in store.index.forget():
-                self.contents.quarantine(path, "an index that does not fit the log")
+                self.contents.quarantine(path, why)
             if had:
                 self.report.rebuilt.append("index")
             return store.log.file.first

@@ -59,3 +59,13 @@ def test_a_claim_begins_once(topic: Topic) -> None:
     assert claims.since(b"t", b"a") == 10
     claims.forget(b"t", b"a")
     assert (claims.since(b"t", b"a"), len(claims)) == (0, 0)
+
+
+def test_the_first_channel_claims_what_came_since_its_topic_began(tmp_path: Path) -> None:
+    topic, claims = Side(tmp_path).queueing.topic(b"t"), Claims()
+    assert claims.claimants(topic, PUBLISHED, 101) is None
+    claims.begin_topic(b"t", 101)
+    assert claims.claimants(topic, PUBLISHED, 101) == set()
+    assert claims.claimants(topic, PUBLISHED, 102) is None
+    claims.forget_topic(b"t")
+    assert claims.since_topic(b"t") == 0

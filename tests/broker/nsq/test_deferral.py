@@ -110,3 +110,69 @@ def test_who_waits_for_a_copy_is_told_when_it_is_durable(tmp_path: Path) -> None
     side.turn()
     assert told == [77]  # nothing is on its way under this number
     side.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_deferred_message_is_counted_once_when_it_is_published(tmp_path: Path, clean: bool) -> None:
+    side = Side(tmp_path)
+
+    def counts() -> tuple[int, int, int]:
+        here = side.queueing.topic(b"t").channel(b"a")
+        side.queueing.topic(b"t").refresh()
+        return here.message_count, here.deferred_count, here.depth()
+
+    side.queueing.topic(b"t").channel(b"a")
+    side.queueing.publish(side.queueing.topic(b"t"), [b"now"])
+    for delay_ms in (100, 5_000):
+        side.queueing.publish(side.queueing.topic(b"t"), [b"later"], delay_ms)
+    side.turn()
+    assert counts() == (3, 2, 1)
+    for _ in range(3):
+        side.turn(100)
+    assert counts() == (3, 1, 2)
+    side.reopen(clean)
+    assert counts() == (3, 1, 2)
+    for _ in range(3):
+        side.turn(5_000)
+    assert counts() == (3, 0, 3)
+    side.close()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("what", ["topic", "channel", "emptied", "no channel"])
+def test_what_was_deferred_before_does_not_come_again(tmp_path: Path, what: str, again: bool) -> None:
+    """A topic, or its only channel, that is deleted and made again begins with nothing; what comes for no channel waits."""
+    side = Side(tmp_path)
+    topic = side.queueing.topic(b"t")
+    if what in ("topic", "channel"):
+        topic.channel(b"a")
+    side.queueing.publish(topic, [b"before"], 2_000)
+    side.turn()
+    if what == "topic":
+        side.queueing.delete(topic)
+    elif what == "channel":
+        topic.delete_channel(b"a")
+    elif what == "emptied":
+        topic.empty()
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"behind"], 2_000)
+    side.turn(10)
+    if again:
+        side.reopen(clean=False)
+    came = [message.body for message in all_that_comes(side, b"a")]
+    assert sorted(came) == ([b"before", b"behind"] if what == "no channel" else [b"behind"])
+    side.close()
+
+
+def test_what_is_due_before_there_is_a_channel_again_is_gone(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"a")
+    side.queueing.publish(topic, [b"before"], 100)
+    side.turn()
+    side.queueing.delete(topic)
+    side.queueing.topic(b"t")
+    for _ in range(3):
+        side.turn(100)
+    assert all_that_comes(side, b"a", 1) == []
+    side.close()

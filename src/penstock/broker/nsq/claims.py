@@ -1,6 +1,7 @@
 """Claims: which channels a deferred message is owed to.
 
-A channel is owed those that were appended since it began or was last emptied (`since`, kept in the table of topics).
+A channel is owed those that were appended since it began or was last emptied (`since`, kept in the table of topics). The
+first channel of a topic begins where the topic did, was emptied, or lost its last channel before (the topic's own `since`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,24 @@ class Claims:
 
     def __init__(self) -> None:
         self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
+        self._topics: dict[bytes, int] = {}  # the same for the first channel of a topic
         self._newer: dict[tuple[bytes, int, bytes], int] = {}  # (topic, message, channel): the last entry a crash left
 
     def since(self, topic: bytes, channel: bytes) -> int:
         """Where the claims of a channel begin."""
         return self._since.get((topic, channel), 0)
+
+    def since_topic(self, topic: bytes) -> int:
+        """Where the claims of a topic's first channel begin."""
+        return self._topics.get(topic, 0)
+
+    def begin_topic(self, topic: bytes, position: int) -> None:
+        """They begin here: what was deferred before is owed to no channel that is still to come as the first."""
+        self._topics[topic] = position
+
+    def forget_topic(self, topic: bytes) -> None:
+        """The topic is deleted."""
+        self._topics.pop(topic, None)
 
     def begin(self, topic: bytes, channel: bytes, position: int) -> None:
         """They begin here: the channel was emptied, or is read from the table."""
@@ -45,10 +59,15 @@ class Claims:
         if about.channel:
             mine = about.channel in topic.channels and self._has_claim(topic, about, about.channel, schedule_id)
             return {about.channel} if mine else set()
+        if not topic.channels and _physical(about, schedule_id) < self.since_topic(topic.name):
+            return set()
         found = {name for name in topic.channels if self._has_claim(topic, about, name, schedule_id)}
         return None if len(found) == len(topic.channels) else found
 
     def _has_claim(self, topic: Topic, about: Deferred, channel: bytes, schedule_id: int) -> bool:
-        physical = (about.since or schedule_id) - 1
         newer = self._newer.get((topic.name, about.id, channel), 0) if self._newer else 0
-        return physical >= self._since.get((topic.name, channel), 0) and newer <= schedule_id
+        return _physical(about, schedule_id) >= self._since.get((topic.name, channel), 0) and newer <= schedule_id
+
+
+def _physical(about: Deferred, schedule_id: int) -> int:
+    return (about.since or schedule_id) - 1

@@ -79,8 +79,7 @@ class Deferral:
         assert isinstance(topic, QueueTopic)
         message_id = topic.new_id(now_ns)
         self._append(Deferred(topic.name, b"", message_id, 0, message_id), body, delay_ms)
-        for channel in topic.channels.values():
-            channel.count_deferred(1)
+        _count(topic)
 
     def give_back(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
@@ -127,8 +126,7 @@ class Deferral:
         self._append(Deferred(topic.name, b"", message_id, 0, message_id, left=left), body, SOON_MS)
         self.leaving.add(left)
         topic.count(len(body))
-        for channel in topic.channels.values():
-            channel.count_deferred(1)
+        _count(topic)
 
     def finish_left(self, left: Left) -> None:
         """The place that a dead letter has left is done, if it is not yet."""
@@ -248,6 +246,8 @@ class Deferral:
                 continue
             for name in names:
                 topic.channels[name].count_deferred(1)
+                if not about.channel:
+                    topic.channels[name].count_ahead(1)
 
     def _marked(self) -> dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]]:
         """(mark, message id) of every copy in the ready queues: where it is."""
@@ -286,6 +286,13 @@ class Deferral:
                 for _, ordinal in copies:
                     if name not in names and not topic.has_finished(name, ordinal):
                         finish_ahead(channel, 0, ordinal)
+
+
+def _count(topic: Topic) -> None:
+    """One more message for its channels, which comes later."""
+    for channel in topic.channels.values():
+        channel.count_deferred(1)
+        channel.count_ahead(1)
 
 
 def _is_there(channel: Channel, left: Left) -> bool:

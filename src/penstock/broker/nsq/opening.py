@@ -49,11 +49,13 @@ class Opening:
         return registry.make(name, LEVELS.get(more.get("level", ""), registry.level_of(name)), more.get("floor", 0))
 
     def _load(self, topic: Topic, entry: TopicEntry) -> None:
+        end = self._core.store.end_position
+        self._claims.begin_topic(topic.name, min(int(entry.more.get("since", 0)), end))
         topic.loading()  # nothing is handed over before every channel is there
         for part in entry.channels:
             name = part.name.encode()
             # A power cut takes the log's last second: what is appended there anew is owed, too.
-            since = min(int(part.more.get("since", 0)), self._core.store.end_position)
+            since = min(int(part.more.get("since", 0)), end)
             self._claims.begin(topic.name, name, since)
             if isinstance(topic, QueueTopic):
                 topic.restore_channel(name)

@@ -166,6 +166,7 @@ class Registry:
         try:
             self._core.files.demand_descriptors()
             topic = self.make(name, number, 0)
+            self._claims.begin_topic(name, self._core.store.end_position)
             self.changed(topic, not topic.ephemeral)
             if hasty and topic.level == LEVEL_OS:
                 self.table.write(self.topics, name)
@@ -232,7 +233,9 @@ class Registry:
         config = self._core.config
         known = self.topics.get(topic)
         first = known is None or not known.channels  # the first one is owed all there is
-        self._claims.begin_once(topic, name, 0 if first else self._core.store.end_position)
+        self._claims.begin_once(
+            topic, name, self._claims.since_topic(topic) if first else self._core.store.end_position
+        )
         channel = Channel(
             name,
             topic,
@@ -263,6 +266,7 @@ class Registry:
         log.info("topic deleted name=%s kind=%s", printable(topic.name), topic.kind)
         topic.remove()
         self.folder.forget(topic.name)
+        self._claims.forget_topic(topic.name)
         self._flush.forget(topic)
         self.changed(topic, not topic.ephemeral)
 
@@ -277,6 +281,8 @@ class Registry:
         """A channel is deleted: nothing here keeps its name, nor itself."""
         self._owner.acknowledged.gone(topic.kind, channel.again.with_all(channel.finish_count))
         self._claims.forget(topic.name, channel.name)
+        if not topic.channels:
+            self.forget_unclaimed(topic)
         self._turns.forget(channel)
 
     def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
@@ -303,6 +309,10 @@ class Registry:
         self._claims.begin(topic.name, channel.name, self._core.store.end_position)
         channel.forget_deferred()
         self.changed(topic, True, announce=False)
+
+    def forget_unclaimed(self, topic: Topic) -> None:
+        """What was deferred in a topic without channels is owed to nobody any more."""
+        self._claims.begin_topic(topic.name, self._core.store.end_position)
 
     def write_table(self) -> None:
         """The table of topics, when it changed. StoreError."""

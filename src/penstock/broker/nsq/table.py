@@ -139,6 +139,7 @@ class Table:
             more["kind"] = "log"
         if isinstance(topic, QueueTopic):
             more["floor"] = topic.floor
+            more["since"] = self._claims.since_topic(topic.name)
             if topic.passing and not topic.cursors():  # ephemeral channels had it all, and nobody else is owed it
                 more["floor"] = topic.stream.visible
             if topic.paused:

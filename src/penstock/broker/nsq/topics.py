@@ -91,6 +91,9 @@ class TopicRegistry(Protocol):
     def forget_deferred(self, topic: Topic, channel: Channel) -> None:
         """A channel was emptied: what was deferred for it so far is not its own any more."""
 
+    def forget_unclaimed(self, topic: Topic) -> None:
+        """What was deferred in a topic without channels is owed to nobody any more."""
+
     def copied(
         self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
     ) -> None:
@@ -437,6 +440,7 @@ class QueueTopic(Topic):
         if not self.channels:
             self.floor = stream.total
             self.registry.forget_copies(stream)
+            self.registry.forget_unclaimed(self)
             stream.drop_all()
         elif self.paused and stream.total > stream.visible:
             for channel in self.channels.values():
@@ -485,7 +489,7 @@ class QueueTopic(Topic):
         if schedule_id:
             self.registry.copied(schedule_id, self, stream, place)
         for channel in self.channels.values():
-            channel.count_from(channel.origin + 1)  # it was counted when it was published
+            channel.count_ahead(-1)  # it was counted when it was published
         self._make_visible()
         if self.level == LEVEL_DISK:
             self.registry.want_flush(self)
