@@ -89,7 +89,8 @@ SINK_COLUMNS = (
     SinkColumn("properties", ("map<string,string>",), "more properties"),
     SinkColumn("delayMs", ("bigint", "int"), "deliver so many milliseconds after the row was staged"),
     SinkColumn("deliverAt", ("timestamp",), "deliver at this moment; wins over `delayMs`"),
-    SinkColumn("shardingKey", ("string",), "rows with the same one go to the same queue, in order"),
+    SinkColumn("shardingKey", ("string",),
+               "rows with the same one go to the same queue, in order; without, the one among `properties` counts"),
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in SINK_COLUMNS}
 

@@ -158,7 +158,7 @@ class RowEncoder:
         for name, column in (
             (_named(names.KEYS), keys),
             (_named(names.TAGS), columns.get("tags")),
-            (_named(names.SHARDING_KEY), columns.get("shardingKey")),
+            (_named(names.SHARDING_KEY), _sharding_key(columns)),
             (_named(names.TIMER_DELIVER_MS), None if due is None else due.cast(pa.string())),
         ):
             if column is not None and column.null_count < len(column):
@@ -309,6 +309,15 @@ def _due_ms(columns: Columns, now_ms: int) -> pa.Array | None:
 def _within(moments: pa.Array) -> pa.Array:
     """What is before 1970, or farther away than a broker counts, as the nearest that it takes."""
     return pc.max_element_wise(pc.min_element_wise(moments, _DUE_MAX_MS, skip_nulls=False), 0, skip_nulls=False)
+
+
+def _sharding_key(columns: Columns) -> pa.Array | None:
+    """The column, and for rows without the property of the message that is passed on: it stays among its like."""
+    own, properties = columns.get("shardingKey"), columns.get("properties")
+    if properties is None:
+        return own
+    found = pc.map_lookup(properties.cast(pa.map_(pa.string(), pa.string())), pa.scalar(names.SHARDING_KEY), "last")
+    return found if own is None else pc.coalesce(own, found)
 
 
 def _joined(keys: pa.Array) -> pa.Array:
