@@ -132,8 +132,8 @@ def run(
     for done, unit in enumerate(units):
         frame = _chosen(unit.load(spark), unit.topic, selection)
         if given["keep_queue"] and unit.path is not None and not dry_run:
-            with StageClient(registry) as target:
-                queues = target.queues_to_write(selection["renamed"].get(unit.topic, unit.topic))
+            with StageClient(registry) as sink:
+                queues = sink.queues_to_write(selection["renamed"].get(unit.topic, unit.topic))
             frame = frame.withColumn("partition", lit(number_of(unit.path, queues)))
         for target, count in _counted(frame, unit, selection):
             counts[target] = counts.get(target, 0) + count
