@@ -81,6 +81,21 @@ def test_a_message_that_is_passed_on_keeps_its_sharding_key() -> None:
     }
 
 
+def test_keys_and_tags_among_the_properties_count_where_no_column_says_them() -> None:
+    columns = {
+        "value": pa.array(["a"]),
+        "properties": pa.array([[("KEYS", "k l"), ("TAGS", "t"), ("p", "1")]], pa.map_(pa.string(), pa.string())),
+    }
+    none, own = pa.array([None], pa.string()), pa.array(["own"])
+    for more, expected in (
+        ({}, {"KEYS": "k l", "TAGS": "t", "p": "1"}),
+        ({"tags": none, "key": none}, {"p": "1"}),
+        ({"tags": own}, {"KEYS": "k l", "TAGS": "own", "p": "1"}),
+        ({"keys": pa.array([["x"]], pa.list_(pa.string()))}, {"KEYS": "x", "TAGS": "t", "p": "1"}),
+    ):
+        assert [properties for *_, properties in messages(columns | more)] == [expected]
+
+
 def test_a_null_among_keys_is_none_of_them() -> None:
     keys = pa.array([["x", None, "y"], [None], None], pa.list_(pa.string()))
     columns = {"value": pa.array(["a", "b", "c"]), "keys": keys, "key": pa.array(["k"] * 3)}

@@ -26,7 +26,7 @@ from penstock.wire.codes import SYS_COMPRESSED
 from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, format_properties
 from penstock.wire.staged import piece_head
 
-# What a copied message must not carry into its new life: instructions to the broker, and what the columns say.
+# What a copied message must not carry into its new life: instructions to the broker, and what stands in texts of its own.
 _DROPPED = frozenset(
     (names.KEYS, names.TAGS, names.WAIT, names.DELAY, *TIMER_PROPERTIES, names.HALF, names.PRODUCER_GROUP,
      names.REAL_TOPIC, names.REAL_QUEUE, names.CLUSTER, names.SEQUENCE, names.SHARDING_KEY)
@@ -155,9 +155,12 @@ class RowEncoder:
         if "keys" in columns:
             joined = _joined(columns["keys"].cast(pa.list_(pa.string())))
             keys = joined if keys is None else pc.coalesce(joined, keys)
+        if keys is None:
+            keys = _of_properties(columns, names.KEYS)
+        tags = columns["tags"] if "tags" in columns else _of_properties(columns, names.TAGS)
         for name, column in (
             (_named(names.KEYS), keys),
-            (_named(names.TAGS), columns.get("tags")),
+            (_named(names.TAGS), tags),
             (_named(names.SHARDING_KEY), _sharding_key(columns)),
             (_named(names.TIMER_DELIVER_MS), None if due is None else due.cast(pa.string())),
         ):
@@ -311,13 +314,18 @@ def _within(moments: pa.Array) -> pa.Array:
     return pc.max_element_wise(pc.min_element_wise(moments, _DUE_MAX_MS, skip_nulls=False), 0, skip_nulls=False)
 
 
+def _of_properties(columns: Columns, name: str) -> pa.Array | None:
+    """One property out of the column of all of them."""
+    properties = columns.get("properties")
+    if properties is None:
+        return None
+    return pc.map_lookup(properties.cast(pa.map_(pa.string(), pa.string())), pa.scalar(name), "last")
+
+
 def _sharding_key(columns: Columns) -> pa.Array | None:
     """The column, and for rows without the property of the message that is passed on: it stays among its like."""
-    own, properties = columns.get("shardingKey"), columns.get("properties")
-    if properties is None:
-        return own
-    found = pc.map_lookup(properties.cast(pa.map_(pa.string(), pa.string())), pa.scalar(names.SHARDING_KEY), "last")
-    return found if own is None else pc.coalesce(own, found)
+    own, found = columns.get("shardingKey"), _of_properties(columns, names.SHARDING_KEY)
+    return own if found is None else found if own is None else pc.coalesce(own, found)
 
 
 def _joined(keys: pa.Array) -> pa.Array:
