@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -336,7 +336,7 @@ def _joined(keys: pa.Array) -> pa.Array:
     return pa.array(rows, pa.string())
 
 
-def _key_of(header: dict[str, Any]) -> str:
+def _key_of(header: Mapping[str, object]) -> str:
     key = header["key"]
     if not isinstance(key, str):
         raise ValueError("a header has no key")
