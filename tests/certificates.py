@@ -37,13 +37,14 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self.cert, self._key = folder / f"{name}.pem", folder / f"{name}.key"
         openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                "-addext", "keyUsage=critical,keyCertSign,cRLSign",  # Python 3.13 looks whether it is there
                 "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.cert)  # fmt: skip
 
     def sign(self, name: str, alternative: str = "DNS:localhost,IP:127.0.0.1", subject: str = "") -> Certificate:
         """A certificate of this common name."""
         made = Certificate(self.folder / f"{name}.pem", self.folder / f"{name}.key")
         request, extension = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
-        extension.write_text(f"subjectAltName={alternative}\n")
+        extension.write_text(f"subjectAltName={alternative}\nauthorityKeyIdentifier=keyid\n")
         openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                 "-subj", subject or f"/O=tests/CN={name}", "-keyout", made.key, "-out", request)  # fmt: skip
         openssl("x509", "-req", "-in", request, "-CA", self.cert, "-CAkey", self._key, "-CAcreateserial", "-days", "2",

@@ -13,7 +13,7 @@ import time
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from penstock.client import requests
 from penstock.client.conversation import OK, Conversation, Directory, checked, number
@@ -86,7 +86,7 @@ class LogReader:
         self._ahead: tuple[Pull, Line, RemotingCommand] | None = None  # what was asked, where, the request
         _readers.add(self)
 
-    def __enter__(self) -> LogReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

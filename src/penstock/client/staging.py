@@ -264,7 +264,7 @@ class StageClient(LogReader):
         """
         deciders, heard = set(), set()
         try:
-            brokers = list(self.masters())
+            brokers = list(self.masters(fresh=True))
         except (ClientError, WireError):
             return False
         for broker in brokers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,24 @@ def test_a_killed_reindex_goes_on(good: Path, tmp_path: Path, monkeypatch: pytes
     assert (result.resumed, result.records) == (len(parts) - 1, 350)
     assert files(tmp_path / "consumequeue") == files(good / "consumequeue")
     assert not (tmp_path / ".parts").exists()
+
+
+def test_a_segment_that_was_brought_back_since_is_read_again(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run before was killed when it had read the damaged one."""
+    store = copy(good, tmp_path / "store")
+    segment = sorted((store / "commitlog").iterdir())[1]
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:2000] + bytes(2000) + whole[4000:])
+    with monkeypatch.context() as patch:
+        patch.setattr(reindex, "_write_queues", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            reindex.run(None, store, to=tmp_path / "to", split_bytes=5000)
+    segment.write_bytes(whole)
+    os.utime(segment, (1, 1))  # as it was: a backup keeps times
+    assert reindex.run(None, store, to=tmp_path / "to", split_bytes=5000).resumed > 0
+    assert files(tmp_path / "to" / "consumequeue") == files(good / "consumequeue")
 
 
 def test_holes_are_fillers_and_the_newest_of_doubles_counts(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_logs import counted, read_log
 
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError
 from penstock.spark.pipelines import archive, replay
 
@@ -29,6 +30,9 @@ def test_an_archive_is_replayed_once_and_goes_on_where_it_grew(
     for _ in range(2):
         assert replay.run(spark, **asked).topics == {"reborn": 30}
     assert counted(spark, registry, "reborn") == Counter(range(30))
+    replay.run(spark, **{**asked, "renamed": {"born": "kept"}, "keep_queue": True})
+    rows = spark.read.format("penstock").options(registry=registry).load("kept").collect()
+    assert {(int(bytes(row["value"]).rstrip(b".")) % 2, row["partition"]) for row in rows} == {(0, 0), (1, 1)}
     publish("born", 10, queues=2, first=30)
     archive.run(spark, "born", tmp_path, registry=registry)
     replay.run(spark, **asked)
@@ -88,6 +92,13 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_sent(store: Path, as
     """With a name mistyped in `--map` the messages went to the topic they came from."""
     with pytest.raises(ConfigError, match=said):
         replay.run(None, path=store, **{"topics": ("rare", "orders"), **asked})  # type: ignore[arg-type]
+
+
+def test_a_queue_that_is_kept_is_the_brokers_own() -> None:
+    queues = [MessageQueue("t", broker, n) for broker in ("broker-a", "broker-b") for n in range(4)]
+    for broker, queue, number in (("broker-a", 1, 1), ("broker-b", 1, 5), ("elsewhere", 3, 3), ("broker-b", 9, 9)):
+        path = Path(f"/archive/topic=t/broker={broker}/queue={queue}/0-9.parquet")
+        assert replay.number_of(path, queues) == number
 
 
 @pytest.mark.spark

@@ -585,7 +585,7 @@ def test_a_topic_made_anew_is_data_loss(log: Log) -> None:
     made = stream()
     at = made.latestOffset(made.initialOffset(), ReadAllAvailable())
     log.records[A0] = log.records[A0][:3]
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLoss, match="t queue 0 at a ends at 3, before the offset 10 reached already"):
         made.latestOffset(at, ReadAllAvailable())
     bounded = stream()
     bounded.prepareForTriggerAvailableNow()

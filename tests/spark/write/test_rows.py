@@ -58,6 +58,44 @@ def test_properties_stand_side_by_side() -> None:
     assert listed == {b"a": "x y", b"b": None, b"c": None}
 
 
+def test_a_message_that_is_passed_on_keeps_its_sharding_key() -> None:
+    """As replay, redrive and copies of a topic do: it goes where its like are, whatever its other keys."""
+    columns = {
+        "value": pa.array(["a", "b", "c", "d"]),
+        "key": pa.array(["k1", "k2", "k3", "k4"]),
+        "properties": pa.array(
+            [[("__SHARDINGKEY", "s"), ("p", "1")], [("__SHARDINGKEY", "s")], [("__SHARDINGKEY", "other")], None],
+            pa.map_(pa.string(), pa.string()),
+        ),
+    }
+    found = {body: (queue, properties) for queue, _, body, properties in messages(columns)}
+    assert found[b"a"] == (by_sharding_key("s", QUEUES), {"KEYS": "k1", "__SHARDINGKEY": "s", "p": "1"})
+    assert found[b"b"] == (by_sharding_key("s", QUEUES), {"KEYS": "k2", "__SHARDINGKEY": "s"})
+    assert found[b"d"] == (by_sharding_key("k4", QUEUES), {"KEYS": "k4"})
+    own = columns | {"shardingKey": pa.array([None, None, "s", None], pa.string())}
+    assert {body: p.get("__SHARDINGKEY") for _, _, body, p in messages(own)} == {
+        b"a": "s",
+        b"b": "s",
+        b"c": "s",
+        b"d": None,
+    }
+
+
+def test_keys_and_tags_among_the_properties_count_where_no_column_says_them() -> None:
+    columns = {
+        "value": pa.array(["a"]),
+        "properties": pa.array([[("KEYS", "k l"), ("TAGS", "t"), ("p", "1")]], pa.map_(pa.string(), pa.string())),
+    }
+    none, own = pa.array([None], pa.string()), pa.array(["own"])
+    for more, expected in (
+        ({}, {"KEYS": "k l", "TAGS": "t", "p": "1"}),
+        ({"tags": none, "key": none}, {"p": "1"}),
+        ({"tags": own}, {"KEYS": "k l", "TAGS": "own", "p": "1"}),
+        ({"keys": pa.array([["x"]], pa.list_(pa.string()))}, {"KEYS": "x", "TAGS": "t", "p": "1"}),
+    ):
+        assert [properties for *_, properties in messages(columns | more)] == [expected]
+
+
 def test_a_null_among_keys_is_none_of_them() -> None:
     keys = pa.array([["x", None, "y"], [None], None], pa.list_(pa.string()))
     columns = {"value": pa.array(["a", "b", "c"]), "keys": keys, "key": pa.array(["k"] * 3)}

@@ -157,11 +157,15 @@ def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -
     for queue, (oldest, end) in planning.bounds(cluster, planning.find_queues(cluster, options)).items():
         start = state.next.get(queue, oldest)
         if start < oldest:
-            planning.lost(options, f"offsets {start} to {min(oldest, end)} of {queue} were never archived and are gone")
+            planning.lost(
+                options,
+                f"offsets {start} to {min(oldest, end)} of {planning.name_of(queue)} were never archived and are gone",
+            )
             start = oldest
         if start > end:
             planning.lost(
-                options, f"{queue} ends at {end}, archived is up to {start}: the topic was deleted and created again"
+                options,
+                f"{planning.name_of(queue)} ends at {end}, archived is up to {start}: the topic was deleted and created again",
             )
         elif start < end:
             sample = cluster.fetch(queue, start, max_bytes=64 << 10, max_count=32)

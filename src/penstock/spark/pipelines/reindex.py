@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -99,18 +100,19 @@ def run(
         parts = out / ".parts"
         parts.mkdir(parents=True, exist_ok=True)
         delays = delay_levels(message_delay_level)
-        pairs = list(enumerate(runs))
-        resumed = sum(_part(parts, run).exists() for run in runs)
+        paths = [parts / _part_name(run) for run in runs]
+        pairs = list(zip(paths, runs, strict=True))
+        resumed = sum(path.exists() for path in paths)
 
-        def work(item: tuple[int, list[Piece]]) -> Iterator[dict[str, int]]:
-            yield derive_part(item[1], parts, delays)
+        def work(item: tuple[Path, list[Piece]]) -> Iterator[dict[str, int]]:
+            yield derive_part(item[1], item[0], delays)
 
         total = sum(segment.end for segment in segments)
         found = over(spark, pairs, work, progress, total, small=total <= SMALL_BYTES)
         table = tables.load(Files(), folder / "store.json") or {}
         for name in ("consumequeue", "index"):
             shutil.rmtree(out / name, ignore_errors=True)
-        loaded = [np.load(_part(parts, run)) for run in runs]
+        loaded = [np.load(path) for path in paths]
         queues, entries = _write_queues(out, loaded, _size(table, "mappedFileSizeConsumeQueue", _queue_size(folder)))
         keys = _write_index(
             out, loaded, _size(table, "maxHashSlotNum", 5_000_000), _size(table, "maxIndexNum", 20_000_000)
@@ -133,9 +135,8 @@ def run(
 # -- in the tasks
 
 
-def derive_part(run: Sequence[Piece], parts: Path, delays: tuple[int, ...]) -> dict[str, int]:
+def derive_part(run: Sequence[Piece], path: Path, delays: tuple[int, ...]) -> dict[str, int]:
     """Entries and keys of one run of pieces, in a file."""
-    path = _part(parts, run)
     if path.exists():
         with np.load(path) as part:
             return {"records": int(part["counts"][0]), "damaged": int(part["counts"][1])}
@@ -175,10 +176,14 @@ def _by_queue(window: derive.LogWindow) -> Iterator[tuple[str, Records]]:
         yield f"{topic}/{number & 0xFFFFFFFF}", rows[good & (whose == number)]
 
 
-def _part(parts: Path, run: Sequence[Piece]) -> Path:
-    """Named by what it covers: another cutting, or a log that has grown, makes other parts."""
+def _part_name(run: Sequence[Piece]) -> str:
+    """Named by what it covers, and by when that was written: another cutting, a log that has grown, a segment that was brought
+    back since, or another store make other parts.
+    """
     first, last = run[0], run[-1]
-    return parts / f"{first.segment.base + first.begin:020d}-{last.segment.base + last.end:020d}.npz"
+    written = [os.stat(piece.segment.path).st_mtime_ns for piece in run]
+    stamp = crc32(repr([(piece.segment.path, at) for piece, at in zip(run, written, strict=True)]).encode())
+    return f"{first.segment.base + first.begin:020d}-{last.segment.base + last.end:020d}-{stamp:08x}.npz"
 
 
 # -- on the driver

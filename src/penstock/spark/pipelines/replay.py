@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from penstock.client.reader import LogReader
+from penstock.client.routes import MessageQueue
+from penstock.client.staging import StageClient
 from penstock.client.subscriptions import check_topic
 from penstock.errors import ConfigError
 from penstock.spark.log import files as logfiles
@@ -123,10 +125,16 @@ def run(
     if not dry_run:
         with LogReader(registry, timeout_s=10) as cluster:  # the sink would wait for it for minutes
             cluster.topics()
+    from pyspark.sql.functions import lit
+
     spark = spark() if callable(spark) else spark
     counts: dict[str, int] = {}
     for done, unit in enumerate(units):
         frame = _chosen(unit.load(spark), unit.topic, selection)
+        if given["keep_queue"] and unit.path is not None and not dry_run:
+            with StageClient(registry) as sink:
+                queues = sink.queues_to_write(selection["renamed"].get(unit.topic, unit.topic))
+            frame = frame.withColumn("partition", lit(number_of(unit.path, queues)))
         for target, count in _counted(frame, unit, selection):
             counts[target] = counts.get(target, 0) + count
         if not dry_run:
@@ -137,6 +145,16 @@ def run(
         str(archive or path), registry, sum(counts.values()), len(units), round(time.monotonic() - began, 3), dry_run,
         dict(sorted(counts.items())),
     )  # fmt: skip
+
+
+def number_of(path: Path, queues: list[MessageQueue]) -> int:
+    """What the sink calls the queue of an archive's file: queues are numbered through, broker by broker.
+
+    The queue id where the target has no such broker.
+    """
+    broker, queue_id = path.parts[-3].removeprefix("broker="), int(path.parts[-2].removeprefix("queue="))
+    numbers = [n for n, queue in enumerate(queues) if (queue.broker, queue.queue_id) == (broker, queue_id)]
+    return numbers[0] if numbers else queue_id
 
 
 def _check(selection: Selection, unknown: set[str]) -> None:
@@ -220,7 +238,8 @@ def _chosen(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
     if topic:
         name = F.lit(selection["renamed"].get(topic, topic))
     kept = [column for column in _KEPT if column in frame.columns]
-    return frame.select(name.alias("topic"), *kept, *(["partition"] if selection["keep_queue"] else []))
+    own = selection["keep_queue"] and not topic  # that of a file is in its name
+    return frame.select(name.alias("topic"), *kept, *(["partition"] if own else []))
 
 
 def _send(frame: DataFrame, registry: str, job: str, rate: int) -> None:

@@ -239,7 +239,7 @@ def _from_moments(
         # A message may be there that is not durable yet: then the durable end is the right place to start.
         if strict and at >= end and at >= cluster.offsets(queue, durable=False)[1]:
             raise ConfigError(
-                f"no message of {_name(queue)} was stored at or after {moments[queue]}",
+                f"no message of {name_of(queue)} was stored at or after {moments[queue]}",
                 "startingOffsetsByTimestampStrategy=latest starts such queues at their end",
             )
         found[queue] = min(max(at, oldest), end)
@@ -265,7 +265,7 @@ def _within(options: SourceOptions, queue: MessageQueue, asked: int, known: tupl
         return end
     if oldest <= asked <= end:
         return asked
-    lost(options, f"{_name(queue)} holds offsets {oldest} to {end}, asked for was {asked}")
+    lost(options, f"{name_of(queue)} holds offsets {oldest} to {end}, asked for was {asked}")
     return min(max(asked, oldest), end)
 
 
@@ -278,10 +278,10 @@ def lost(options: SourceOptions, what: str) -> None:
 
 def lost_range(options: SourceOptions, queue: MessageQueue, begin: int, end: int, held: tuple[int, int]) -> None:
     """The same for offsets [begin, end) of a queue that holds others."""
-    lost(options, f"offsets {begin} to {end} of {_name(queue)} are gone (it holds {held[0]} to {held[1]})")
+    lost(options, f"offsets {begin} to {end} of {name_of(queue)} are gone (it holds {held[0]} to {held[1]})")
 
 
-def _name(queue: MessageQueue) -> str:
+def name_of(queue: MessageQueue) -> str:
     return f"{queue.topic} queue {queue.queue_id} at {queue.broker}"
 
 
@@ -355,7 +355,7 @@ def between(start: Json, end: Json, options: SourceOptions) -> list[Range]:
     for queue, stop in sorted(from_json(end).items()):
         begin = fresh.get(queue, at.get(queue, 0))
         if begin > stop:
-            lost(options, f"{_name(queue)} went back from offset {begin} to {stop}: the topic was made anew")
+            lost(options, f"{name_of(queue)} went back from offset {begin} to {stop}: the topic was made anew")
         elif begin < stop:
             ranges.append(Range(queue, begin, stop))
     return ranges

@@ -210,7 +210,7 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
             at = _gap(options, part.range, at, got)
             continue
         if got.next_offset <= at:
-            raise PenstockError(f"{queue} does not go on from offset {at}")
+            raise PenstockError(f"{planning.name_of(queue)} does not go on from offset {at}")
         at = got.next_offset
     yield from make.rest()
 
@@ -549,7 +549,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where queues go on that have lost what comes next, or end before what was read already. `DataLoss`."""
         short = {queue: end for queue, (_, end) in known.items() if at.get(queue, 0) > end}
         for queue, end in short.items():
-            planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
+            planning.lost(
+                self.options, f"{planning.name_of(queue)} ends at {end}, before the offset {at[queue]} reached already"
+            )
         after = planning.after_gaps(at, known)
         for queue, oldest in after.items():
             planning.lost_range(self.options, queue, at[queue], oldest, known[queue])

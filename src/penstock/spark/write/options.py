@@ -86,10 +86,12 @@ SINK_COLUMNS = (
     SinkColumn("headers", ("array<struct<key:string,value:binary>>",), "more properties"),
     SinkColumn("tags", ("string",), "the tag"),
     SinkColumn("keys", ("array<string>",), "the keys one by one; wins over `key`"),
-    SinkColumn("properties", ("map<string,string>",), "more properties"),
+    SinkColumn("properties", ("map<string,string>",),
+               "more properties; `KEYS` and `TAGS` among them count where there is no column for them"),
     SinkColumn("delayMs", ("bigint", "int"), "deliver so many milliseconds after the row was staged"),
     SinkColumn("deliverAt", ("timestamp",), "deliver at this moment; wins over `delayMs`"),
-    SinkColumn("shardingKey", ("string",), "rows with the same one go to the same queue, in order"),
+    SinkColumn("shardingKey", ("string",),
+               "rows with the same one go to the same queue, in order; without, the one among `properties` counts"),
 )  # fmt: skip
 _BY_NAME = {column.name: column for column in SINK_COLUMNS}
 

@@ -26,7 +26,7 @@ from penstock.wire.codes import SYS_COMPRESSED
 from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, format_properties
 from penstock.wire.staged import piece_head
 
-# What a copied message must not carry into its new life: instructions to the broker, and what the columns say.
+# What a copied message must not carry into its new life: instructions to the broker, and what stands in texts of its own.
 _DROPPED = frozenset(
     (names.KEYS, names.TAGS, names.WAIT, names.DELAY, *TIMER_PROPERTIES, names.HALF, names.PRODUCER_GROUP,
      names.REAL_TOPIC, names.REAL_QUEUE, names.CLUSTER, names.SEQUENCE, names.SHARDING_KEY)
@@ -155,10 +155,13 @@ class RowEncoder:
         if "keys" in columns:
             joined = _joined(columns["keys"].cast(pa.list_(pa.string())))
             keys = joined if keys is None else pc.coalesce(joined, keys)
+        if keys is None:
+            keys = _of_properties(columns, names.KEYS)
+        tags = columns["tags"] if "tags" in columns else _of_properties(columns, names.TAGS)
         for name, column in (
             (_named(names.KEYS), keys),
-            (_named(names.TAGS), columns.get("tags")),
-            (_named(names.SHARDING_KEY), columns.get("shardingKey")),
+            (_named(names.TAGS), tags),
+            (_named(names.SHARDING_KEY), _sharding_key(columns)),
             (_named(names.TIMER_DELIVER_MS), None if due is None else due.cast(pa.string())),
         ):
             if column is not None and column.null_count < len(column):
@@ -193,7 +196,7 @@ class RowEncoder:
         for n, (pairs, headers) in enumerate(zip(maps, lists, strict=True)):
             named = dict(pairs or ())
             try:
-                named |= {_key_of(h["key"]): (h["value"] or b"").decode() for h in headers or () if h is not None}
+                named |= {_key_of(h): (h["value"] or b"").decode() for h in headers or () if h is not None}
                 wanted = {k: v for k, v in named.items() if v and k not in _DROPPED}
                 found.append(format_properties(wanted).encode())
             except (ValueError, TypeError) as error:
@@ -311,6 +314,20 @@ def _within(moments: pa.Array) -> pa.Array:
     return pc.max_element_wise(pc.min_element_wise(moments, _DUE_MAX_MS, skip_nulls=False), 0, skip_nulls=False)
 
 
+def _of_properties(columns: Columns, name: str) -> pa.Array | None:
+    """One property out of the column of all of them."""
+    properties = columns.get("properties")
+    if properties is None:
+        return None
+    return pc.map_lookup(properties.cast(pa.map_(pa.string(), pa.string())), pa.scalar(name), "last")
+
+
+def _sharding_key(columns: Columns) -> pa.Array | None:
+    """The column, and for rows without the property of the message that is passed on: it stays among its like."""
+    own, found = columns.get("shardingKey"), _of_properties(columns, names.SHARDING_KEY)
+    return own if found is None else found if own is None else pc.coalesce(own, found)
+
+
 def _joined(keys: pa.Array) -> pa.Array:
     """Each row's keys as one text; a null among them is none."""
     if not keys.flatten().null_count:
@@ -319,8 +336,9 @@ def _joined(keys: pa.Array) -> pa.Array:
     return pa.array(rows, pa.string())
 
 
-def _key_of(key: str | None) -> str:
-    if key is None:
+def _key_of(header: Mapping[str, object]) -> str:
+    key = header["key"]
+    if not isinstance(key, str):
         raise ValueError("a header has no key")
     return key
 
