@@ -309,7 +309,11 @@ class LogChannels(Topic):
         return None if data is None else record.decode_record(data, 0, decompress=False)
 
     def remove(self) -> None:
+        self.end()
+        self._core.topics.delete(self.name, self._core.time.now_ms)
+
+    def end(self) -> None:
+        """The log topic goes, or is gone: so do the channels."""
         for name in list(self.channels):
             self.delete_channel(name)
-        self._core.topics.delete(self.name, self._core.time.now_ms)
         self.open = False
