@@ -309,11 +309,8 @@ class LogChannels(Topic):
         return None if data is None else record.decode_record(data, 0, decompress=False)
 
     def remove(self) -> None:
-        self.end()
-        self._core.topics.delete(self.name, self._core.time.now_ms)
-
-    def end(self) -> None:
-        """The log topic goes, or is gone: so do the channels."""
         for name in list(self.channels):
             self.delete_channel(name)
+        if self.stored.open:  # else it is gone, and perhaps made anew under its name
+            self._core.topics.delete(self.name, self._core.time.now_ms)
         self.open = False

@@ -130,7 +130,7 @@ class Registry:
             face.mark()
             return
         del self.topics[name]
-        face.end()
+        face.remove()
         self._gone(face)
 
     # -- coming --------------------------------------------------------------------------------------------------
