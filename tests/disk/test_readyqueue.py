@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put, put_one
 from penstock.disk.files import Files
 from penstock.disk.readylayout import WRITTEN_BYTES_MIN
-from penstock.disk.readyqueue import ReadyQueue
+from penstock.disk.readyqueue import Pool, ReadyQueue
 from penstock.disk.readysegment import FULL, ReadySegment
 from penstock.errors import DiskFull, StoreError
 
@@ -133,6 +133,32 @@ def test_a_segment_is_used_again_and_its_old_life_is_not_seen(tmp_path: Path) ->
     queue = make(tmp_path)
     assert bodies(queue) == kept
     assert queue.total == 2000
+    queue.close(True)
+
+
+@pytest.mark.parametrize("length", [1, 7, 17, 40])
+@pytest.mark.parametrize("heir", ["t", "u"])
+def test_a_queue_finds_no_message_of_the_one_that_had_its_segment_before(
+    tmp_path: Path, length: int, heir: str
+) -> None:
+    """A topic is deleted, another one, or one of the same name, takes its segment, and the process is killed: behind the
+    messages of the new one lie those of the old one, with the very ordinals that would come next.
+    """
+    files = Files()
+    pool = Pool(tmp_path, files)
+    for name, count, of in (("t", 100, b"another's"), (heir, 60, b"x" * length)):
+        queue = ReadyQueue(tmp_path / name, name, SEGMENT, pool, files)
+        queue.open(0)
+        for _ in range(count):
+            assert put(queue, of) == 0
+        if of == b"another's":
+            queue.drop_all()
+            assert pool.spares
+    assert not pool.spares  # they are used again
+    queue.close(clean=False)
+    queue = ReadyQueue(tmp_path / heir, heir, SEGMENT, Pool(tmp_path, files), files)
+    queue.open(0)
+    assert bodies(queue) == [b"x" * length] * 60
     queue.close(True)
 
 

@@ -10,9 +10,9 @@ The mark (gmq's delay) is 0, or in a copy of an entry of the schedule what `mark
 a kill tells by it what was copied already.
 
 A record's ordinal is its number in the queue; its id, which is also its timestamp in ns, rises from record to record of
-one broker. The sum begins with the ordinal, so that what stood in a segment that is used again is never taken for a
-message; the tag says whose segment it is. The records of one MPUB all but the last say "more follows": of a batch that
-was cut off nothing is found. Positions are found by going through the sums (rule R11), not from memory.
+one broker. The sum begins with the ordinal, and the sums of a segment that is used again are cleared, so that what stood in it is
+never taken for a message; the tag says whose segment it is. The records of one MPUB all but the last say "more follows":
+of a batch that was cut off nothing is found. Positions are found by going through the sums (rule R11), not from memory.
 
 Where sums are lost the records are found by their lengths, and behind the last one stands a zero: they are served
 unchecked, their sums are made again. Nothing is deleted: what cannot be served goes to lost+found.

@@ -37,11 +37,26 @@ if cython.compiled:
         put64,
         ube32,
         unmap,
+        zero,
     )
 else:
     from penstock import words
     from penstock.disk import readylayout as layout
-    from penstock.octets import address, be64, blank_array, crc32, expect, lend, put8, put16, put32, put64, ube32, unmap
+    from penstock.octets import (
+        address,
+        be64,
+        blank_array,
+        crc32,
+        expect,
+        lend,
+        put8,
+        put16,
+        put32,
+        put64,
+        ube32,
+        unmap,
+        zero,
+    )
 
 log = logging.getLogger("penstock.disk")
 
@@ -149,11 +164,23 @@ class SegmentFile:
         self.first = first
         self.warm = max(self.warm, self.end)
         self.synced = self.synced_count = 0
+        if self.warm or self.sums_written:
+            self._clear_sums()
         self.count = self.end = 0
         self.damaged = set()
         self.unverified = False
         self.base[0] = 0
         self._put_heads(NOT_CLEAN)
+
+    def _clear_sums(self) -> None:
+        """What was summed in earlier lives is summed no more: ordinals of other topics may be the same, and a start after a kill
+        looks for records behind one that is torn.
+        """
+        end = max(self.sums_written, self.sums_allocated, layout.START + self.count * layout.ENTRY_BYTES)
+        end = min(end, self.sums_size - layout.HEAD_BYTES)
+        if end > self.sums_allocated:
+            self.files.allocate(self.sums_fd, layout.START, end - layout.START)
+        zero(self.sums, layout.START, end - layout.START)
 
     def _put_heads(self, count: int) -> None:
         """Both copies of the head. The count and the sum over it are one store each time: kill -9 leaves no half."""

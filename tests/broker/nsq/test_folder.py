@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from broker.queueside import Side
 from disk.queue_parts import messages, put
-from penstock.broker.nsq.folder import QueueFolder, file_name
+from penstock.broker.nsq.folder import NOTES, QueueFolder, file_name
+from penstock.broker.nsq.topics import QueueTopic
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
@@ -88,6 +89,9 @@ def test_a_topic_that_goes_takes_its_folder_along(tmp_path: Path) -> None:
         side.queueing.publish(topic, [b"x"])
         side.turn(1_000)
         assert (tmp_path / "queues" / "t" / "c.cursor").is_file()
+        assert isinstance(topic, QueueTopic)
+        side.queueing.notes.add(topic, 0, "id", {"DLQ_REASON": "rejected"})
+        assert (tmp_path / "queues" / "t" / NOTES).is_file()
         side.queueing.delete(topic)
         side.turn(1_000)
         assert not (tmp_path / "queues" / "t").exists(), n

@@ -155,3 +155,21 @@ def test_a_name_that_nsq_cannot_have_is_not_written_for_nsqd(tmp_path: Path, nam
     assert list(side.queueing.topics) == [b"plain"]
     assert name in side.broker.topics.by_name
     side.close()
+
+
+def test_a_deleted_log_topic_takes_its_channels_along(tmp_path: Path) -> None:
+    """They were still there, and a start made the topic anew for them."""
+    side = Side(tmp_path, topic=RULES)
+    side.queueing.topic(b"log-1").channel(b"c")
+    side.broker.topics.delete(b"log-1", side.broker.now_ms)
+    side.turn()
+    assert side.queueing.find(b"log-1") is None
+    assert not list((tmp_path / "queues").glob("log-1/*"))
+    side.queueing.write_table()
+    side.broker.save_tables()
+    for clean in (True, False):
+        side.reopen(clean)
+        assert b"log-1" not in side.broker.topics.by_name
+        assert b"log-1" not in side.queueing.topics
+    assert side.queueing.topic(b"log-1").channels == {}
+    side.close()

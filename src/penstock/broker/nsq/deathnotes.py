@@ -16,13 +16,12 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.broker.nsq.folder import QueueFolder, file_name
+from penstock.broker.nsq.folder import NOTES, QueueFolder, file_name
 from penstock.broker.nsq.topics import QueueTopic
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.queueing")
 
-NAME = "deaths.jsonl"
 LINE_BYTES_MAX = 16 << 10
 WINDOW_BYTES = 64 << 10
 TRIM_BYTES = 1 << 20  # a shorter file is not worth it
@@ -48,7 +47,7 @@ class DeathNotes:
 
     def path(self, topic: bytes) -> Path:
         """The file of a topic of dead letters."""
-        return self._folder.queues / file_name(topic) / NAME
+        return self._folder.queues / file_name(topic) / NOTES
 
     def add(self, topic: QueueTopic, place: int, id_: str, properties: Mapping[str, str]) -> None:
         """Note why the letter at this place is one. A disk that does not take it costs the note, not the letter."""
@@ -105,7 +104,7 @@ class DeathNotes:
         begin = self._search(fd, topic.first(), size)
         if not begin:
             return
-        fresh = path.with_name(NAME + ".tmp")
+        fresh = path.with_name(NOTES + ".tmp")
         self._files.unlink(fresh)
         to = self._files.open(fresh, create=True)
         try:

@@ -24,6 +24,7 @@ RETRY_MS = 1_000
 # A flush of the file system that takes longer than this in all, and this for each segment, has waited for others' writes.
 FLUSH_ALL_S, FLUSH_EACH_S = 0.1, 0.001
 PATIENCE_S = 10.0  # so long it is not tried again then
+NOTES = "deaths.jsonl"  # beside the queue of dead letters: why they died
 _HEADER_BYTES = 26  # of a message in a disk queue
 _ESCAPED = re.compile(rb"[^a-zA-Z0-9_.-]|^\.")
 
@@ -85,13 +86,16 @@ class QueueFolder:
         return stream
 
     def forget(self, topic: bytes) -> None:
-        """The topic is gone: so is its folder, and those of its channels, where nothing lies in them. On the broker's thread,
+        """The topic is gone: so is what was noted of its dead letters, its folder, and those of its channels, where nothing lies
+        in them. On the broker's thread,
         which is the one that makes them.
         """
         folder = self.queues / file_name(topic)
         for name in self.files.names(folder):
             if name.endswith(".again"):
                 self.files.remove_folder(folder / name)
+            elif name == NOTES:
+                self.files.unlink(folder / name)
         self.files.remove_folder(folder)
 
     def tidy(self, topics: Iterable[bytes]) -> None:

@@ -311,5 +311,6 @@ class LogChannels(Topic):
     def remove(self) -> None:
         for name in list(self.channels):
             self.delete_channel(name)
-        self._core.topics.delete(self.name, self._core.time.now_ms)
+        if self.stored.open:  # else it is gone, and perhaps made anew under its name
+            self._core.topics.delete(self.name, self._core.time.now_ms)
         self.open = False

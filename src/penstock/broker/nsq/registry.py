@@ -120,10 +120,18 @@ class Registry:
         return found
 
     def _stored_changed(self, name: bytes) -> None:
-        """A log topic was made or changed: its channels may have more queues to read."""
+        """A log topic was made or changed: its channels may have more queues to read. Or it was deleted, and they with it: they
+        were there without a topic, and a start made it anew for them.
+        """
         face = self.topics.get(name)
-        if isinstance(face, LogChannels) and face.stored.open:
+        if not isinstance(face, LogChannels):
+            return
+        if face.stored.open:
             face.mark()
+            return
+        del self.topics[name]
+        face.remove()
+        self._gone(face)
 
     # -- coming --------------------------------------------------------------------------------------------------
 
@@ -265,6 +273,9 @@ class Registry:
             return
         log.info("topic deleted name=%s kind=%s", printable(topic.name), topic.kind)
         topic.remove()
+        self._gone(topic)
+
+    def _gone(self, topic: Topic) -> None:
         self.folder.forget(topic.name)
         self._claims.forget_topic(topic.name)
         self._flush.forget(topic)

@@ -126,6 +126,7 @@ class Administration(Calls):
         if self.broker.is_system_topic(name):
             raise Refused(f"The topic[{name}] is conflict with system topic.")
         self.broker.topics.delete(name.encode(), self.broker.now_ms)
+        self.broker.queueing.write_table()  # before the table of topics: a start would make it anew for its channels
         return self.when_saved(session, request)
 
     def update_group(self, session: Peer, request: RemotingCommand) -> Answer:
