@@ -18,7 +18,8 @@ from fronts.nsq_peer import NsqPeer
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.clock import FakeClock
 from penstock.errors import NoRoute, NotFound
-from penstock.fronts.prometheus import FAMILIES, by_family, metrics_pieces, sample, wants_openmetrics
+from penstock.fronts.prometheus import FAMILIES, by_family, histogram_samples, metrics_pieces, sample, wants_openmetrics
+from penstock.histogram import Histogram
 from penstock.testing import Broker
 from polling import eventually
 
@@ -82,6 +83,17 @@ def test_every_histogram_of_a_broker() -> None:
                 assert now[f"{family}_sum", labels] >= 0
                 histograms += 1
         assert histograms >= 7
+
+
+def test_a_histogram_is_of_one_moment() -> None:
+    """Also where something is counted while the samples are written: a count is that of its last bucket."""
+    histogram = Histogram()
+    histogram.add(0.5)
+    samples = histogram_samples("loop_lag_seconds", histogram)
+    lines = [next(samples)[1]]
+    histogram.add(0.5)
+    lines += [line for _, line in samples]
+    assert [line.rpartition(" ")[2] for line in lines[-3:]] == ["1", "0.5", "1"]
 
 
 def test_how_old_a_message_is_when_it_is_given() -> None:

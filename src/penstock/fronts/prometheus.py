@@ -182,12 +182,13 @@ def sample(family: str, value: float | int, **labels: str) -> tuple[str, str]:
 
 
 def histogram_samples(family: str, histogram: Histogram | Attempts, **labels: str) -> Iterator[tuple[str, str]]:
-    """The samples of a histogram: its buckets, sum and count."""
-    for bound, count in histogram.buckets():
-        yield family, sample(f"{family}_bucket", count, **labels, le=bound)[1]
+    """The samples of a histogram: its buckets, sum and count, all of one moment, whenever they are asked for."""
+    buckets = histogram.buckets()
     total = round(histogram.sum_s, 6) if isinstance(histogram, Histogram) else histogram.sum
+    for bound, count in buckets:
+        yield family, sample(f"{family}_bucket", count, **labels, le=bound)[1]
     yield family, sample(f"{family}_sum", total, **labels)[1]
-    yield family, sample(f"{family}_count", histogram.count, **labels)[1]
+    yield family, sample(f"{family}_count", buckets[-1][1], **labels)[1]
 
 
 def access_samples(rights: Rights) -> Iterator[tuple[str, str]]:
