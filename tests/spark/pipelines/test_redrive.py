@@ -49,6 +49,13 @@ def test_chosen_dead_letters_go_back_once(spark: SparkSession, registry: str, tm
     notes.write_text(json.dumps({"done": [], "pending": places, "job": "j", "registry": "elsewhere:9876"}))
     with pytest.raises(ConfigError, match="--registry elsewhere:9876 did not end"):
         redrive.run(spark, "packers", **asked, dry_run=False)
+    notes.unlink()
+    without_times = [place[:3] for place in after["done"]]  # as a former version wrote them, for each registry
+    former = tmp_path / f"{registry.replace(':', '_')}-packers.json"
+    former.write_text(json.dumps({"done": without_times[:15], "pending": without_times[15:], "job": "redrive-begun"}))
+    last = redrive.run(spark, "packers", **asked, dry_run=False)
+    assert (last.rows, last.resumed, last.before) == (0, 5, 20)
+    assert redrive.run(spark, "packers", **asked).rows == 0
 
 
 def test_groups_have_notes_of_their_own(tmp_path: Path) -> None:

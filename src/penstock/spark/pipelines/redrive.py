@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 LIMIT = 100_000
 _COLUMNS = "broker,partition,offset,timestamp,reconsumeTimes,value,key,tags,properties"
 
-_PLACE = ("broker", "partition", "offset", "stored")
+_PLACE = {"broker": "string", "partition": "int", "offset": "bigint", "stored": "bigint"}
+_FORMER = 3  # of these were in the notes once
 
-Place = tuple[str, int, int, int]
-"""(broker, queue, offset, store time in microseconds)."""
+Place = tuple[str | int, ...]
+"""(broker, queue, offset, store time in microseconds); without the time in notes of a former version."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _places(frame: DataFrame, done: set[Place]) -> list[Row]:
     """The chosen messages that were not sent yet, without their bodies."""
     columns = (*_PLACE, "topic", "tags", "cast(key as string) as key", "timestamp")
     found = frame.selectExpr(*columns).orderBy("broker", "partition", "offset").limit(LIMIT + len(done) + 1).collect()
-    rows = [row for row in found if _place(row) not in done]
+    rows = [row for row in found if not done & {_place(row), _place(row)[:_FORMER]}]
     if len(rows) > LIMIT:
         raise ConfigError(f"more than {LIMIT:,} dead letters are chosen", "choose fewer: --until, --tag, --where")
     return rows
@@ -169,8 +171,9 @@ def _pending(spark: SparkSession, frame: DataFrame, notes: _Notes) -> DataFrame:
     """The letters that a run has begun to send."""
     from pyspark.sql import functions as F
 
-    chosen = spark.createDataFrame(notes.pending, "broker string, partition int, offset bigint, stored bigint")
-    return frame.join(F.broadcast(chosen), list(_PLACE))
+    noted = list(_PLACE)[: len(notes.pending[0])]
+    chosen = spark.createDataFrame(notes.pending, ", ".join(f"{name} {_PLACE[name]}" for name in noted))
+    return frame.join(F.broadcast(chosen), noted)
 
 
 def _send(spark: SparkSession, frame: DataFrame, notes: _Notes, registry: str) -> None:
@@ -204,7 +207,9 @@ class _Notes:
     """Which dead letters of a group were sent, and which are being sent."""
 
     def __init__(self, folder: Path, registry: str, group: str) -> None:
-        self.path = folder / f"{quote(group.removeprefix(DLQ_PREFIX), safe='')}.json"
+        name = group.removeprefix(DLQ_PREFIX)
+        self.path = folder / f"{quote(name, safe='')}.json"
+        self._former = folder / (re.sub(r"[^A-Za-z0-9._-]", "_", f"{registry}-{name}") + ".json")
         self.registry = registry
         self.done: set[Place] = set()
         self.pending: list[Place] = []
@@ -212,11 +217,11 @@ class _Notes:
         self._load()
 
     def _load(self) -> None:
-        if self.path.exists():
-            table = json.loads(self.path.read_text())
-            self.done = {(broker, queue, offset, stored) for broker, queue, offset, stored in table["done"]}
-            self.pending = [(broker, queue, offset, stored) for broker, queue, offset, stored in table["pending"]]
-            self.job, self.begun_at = table["job"], table["registry"]
+        path = self.path if self.path.exists() else self._former
+        if path.exists():
+            table = json.loads(path.read_text())
+            self.done, self.pending = set(map(tuple, table["done"])), list(map(tuple, table["pending"]))
+            self.job, self.begun_at = table["job"], table.get("registry", self.registry)
 
     def begin(self, places: list[Place]) -> None:
         """Note, before it is done, that these are sent under a new name."""
