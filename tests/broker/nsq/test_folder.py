@@ -109,3 +109,26 @@ def test_empty_folders_of_a_former_process_go_at_a_start(tmp_path: Path) -> None
     side = Side(tmp_path)
     assert {path.name for path in (tmp_path / "queues").iterdir() if path.is_dir()} == {"t", "full"}
     side.close()
+
+
+def test_a_topic_is_gone_also_where_its_folder_cannot_be_looked_at(tmp_path: Path) -> None:
+    class Failing(Files):
+        refuse = False
+
+        def names(self, folder: Path) -> list[str]:
+            if folder.name == "t" and self.refuse:
+                raise StoreError("Input/output error (by order of the test)")
+            return super().names(folder)
+
+    files = Failing()
+    side = Side(tmp_path, files=files)
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"c")
+    side.turn()
+    files.refuse = True
+    side.queueing.delete(topic)
+    side.turn(1_000)
+    side.broker.close(True)
+    side.open()
+    assert b"t" not in side.queueing.topics
+    side.broker.close(True)

@@ -178,3 +178,17 @@ def test_a_clean_stop_says_how_often_each_message_was_tried(tmp_path: Path, leve
     here.close()
     attempts = stored(here)["t"].channels[0].more.get("attempts", [])
     assert [count for _, _, count in attempts] == ([] if level == "memory" else [1])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_last_topics_are_gone_also_behind_a_clean_stop_at_once(tmp_path: Path, level: str) -> None:
+    """Their rows stood in the table on, and the file that said otherwise was removed."""
+    here = side(tmp_path, level)
+    for topic in list(here.queueing.topics.values()):
+        here.queueing.delete(topic)
+    here.turn(1)
+    assert stored(here) == {}
+    here.reopen(True)
+    assert stored(here) == {}
+    assert not here.queueing.topics
+    here.close()

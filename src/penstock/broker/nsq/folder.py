@@ -87,15 +87,17 @@ class QueueFolder:
 
     def forget(self, topic: bytes) -> None:
         """The topic is gone: so is what was noted of its dead letters, its folder, and those of its channels, where nothing lies
-        in them. On the broker's thread,
-        which is the one that makes them.
+        in them. On the broker's thread, which is the one that makes them. What a disk refuses stays.
         """
         folder = self.queues / file_name(topic)
-        for name in self.files.names(folder):
-            if name.endswith(".again"):
-                self.files.remove_folder(folder / name)
-            elif name == NOTES:
-                self.files.unlink(folder / name)
+        try:
+            for name in self.files.names(folder):
+                if name.endswith(".again"):
+                    self.files.remove_folder(folder / name)
+                elif name == NOTES:
+                    self.files.unlink(folder / name)
+        except StoreError as error:
+            log.warning("folder of a deleted topic stays path=%s error=%s", folder, error)
         self.files.remove_folder(folder)
 
     def tidy(self, topics: Iterable[bytes]) -> None:

@@ -148,7 +148,7 @@ class Queueing:
         """A clean stop writes out what is only in memory; everything is let go of. The log is flushed behind it."""
         clean = clean and self.healthy
         if clean:
-            if self.topics:
+            if self.topics or self.table.behind:
                 self.table.all_changed(closing=True)
             self._core.flush_log()
             self.moving.settle(self.flush)  # what went into the log is over here, then the other way round

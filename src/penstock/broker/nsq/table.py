@@ -47,6 +47,11 @@ class Table:
         """The file that says what changed since the table was written."""
         return self._file.path
 
+    @property
+    def behind(self) -> bool:
+        """Whether that file says something which the table does not."""
+        return self._file.lines > 0
+
     def changed(self, name: bytes, stored: bool) -> None:
         """A topic, or a channel of it, came, went or was changed; `stored`: the table must say so."""
         self._rows.pop(name, None)
