@@ -138,3 +138,45 @@ class FullNow(Quick):
         if self.full and create:
             raise DiskFull("no room (by order of the test)")
         return super().open(path, create=create, writable=writable)
+
+
+@pytest.mark.parametrize("what", ["topic", "channel"])
+def test_a_memory_topic_that_is_made_again_has_a_disk_again(tmp_path: Path, what: str) -> None:
+    side = Side(tmp_path, level="memory", mem_queue_size=3)
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"a")
+    side.turn()
+    if what == "topic":
+        side.queueing.delete(topic)
+    else:
+        topic.delete_channel(b"a")
+    topic = side.queueing.topic(b"t")
+    channel = topic.channel(b"a")
+    side.queueing.publish(topic, [b"x"] * 9)
+    side.turn()
+    assert channel.depth() == 9
+    side.reopen(True)
+    assert side.queueing.topics[b"t"].channels[b"a"].depth() == 9
+    side.close()
+
+
+@pytest.mark.parametrize("level", ["memory", "os", "disk"])
+def test_what_a_paused_topic_holds_is_its_own(tmp_path: Path, level: str) -> None:
+    """It goes neither to a channel that is made meanwhile nor with one that is deleted."""
+    side = Side(tmp_path, level=level)
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"before"])
+    topic.pause()
+    side.turn()
+    channel = topic.channel(b"a")
+    side.queueing.publish(topic, [b"while"])
+    side.turn()
+    assert (topic.depth(), channel.depth()) == (2, 0)
+    topic.delete_channel(b"a")
+    side.turn()
+    assert topic.depth() == 2
+    channel = topic.channel(b"a")
+    topic.unpause()
+    side.turn()
+    assert (topic.depth(), channel.depth()) == (0, 2)
+    side.close()

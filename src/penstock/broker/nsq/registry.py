@@ -292,7 +292,7 @@ class Registry:
         """A channel is deleted: nothing here keeps its name, nor itself."""
         self._owner.acknowledged.gone(topic.kind, channel.again.with_all(channel.finish_count))
         self._claims.forget(topic.name, channel.name)
-        if not topic.channels:
+        if not topic.channels and not topic.paused:
             self.forget_unclaimed(topic)
         self._turns.forget(channel)
 

@@ -350,6 +350,8 @@ class QueueTopic(Topic):
         return max(self.floor, self.stream.begin())
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
+        if self.paused and not self.channels:  # it gets nothing yet, neither what came before the pause
+            self.stream.visible_to(self.first())
         begin = self.stream.visible if self.channels else self.first()
         return self.load_channel(name, begin)
 
@@ -400,7 +402,7 @@ class QueueTopic(Topic):
         for lane in lanes(channel):
             lane.file.remove()
         if not self.channels:
-            self.floor = self.stream.total
+            self.floor = self.stream.visible if self.paused else self.stream.total  # what is held is the topic's own
             self.stream.all_visible()
         self.trim()
 
@@ -629,7 +631,7 @@ class MemoryTopic(Topic):
         source = memory(channel)
         source.empty()
         if source.backend is not None:
-            source.backend.delete()
+            self.registry.folder.drop_backend(self.name + b":" + channel.name)
 
     def empty(self) -> None:
         self.source.empty()
@@ -640,5 +642,5 @@ class MemoryTopic(Topic):
             self.delete_channel(name)
         self.empty()
         if self.source.backend is not None:
-            self.source.backend.delete()
+            self.registry.folder.drop_backend(self.name)
         self.open = False
