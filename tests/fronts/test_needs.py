@@ -450,3 +450,21 @@ def test_to_move_a_delayed_message_takes_the_rights_of_the_one_that_is_moved(sid
     for wrong in ({"due": far}, {"move": others}, {"move": ""}, {}):
         assert side.ask_as("root", C.DELAYED_FIRE, **wrong).code == 1, wrong
     assert side.broker.schedule.get(others) is not None
+
+
+def test_a_number_means_the_same_to_who_asks_for_rights_and_who_carries_out(side: Guarded) -> None:
+    """With zeros before it, and as -0, it names the same message."""
+    first = place_of(side, side.send_as("root", "secret"))
+    side.grant(user("u", "publish:mine", "subscribe:mine", "group:G"))
+    half = place_of(side, side.send_as("root", "secret", properties=HALF, f=4))
+    at = place_of(side, side.send_as("root", "secret"))
+    later = delayed(side, "secret")
+    end = {"producerGroup": "G", "tranStateTableOffset": 0, "commitOrRollback": 8, "msgId": "x"}
+    assert first == 0
+    for number in ("-0", f"{at:019}"):
+        assert was_denied(side.ask_as("u", C.VIEW_MESSAGE_BY_ID, offset=number))
+        assert was_denied(side.ask_as("u", C.CONSUMER_SEND_MSG_BACK, offset=number, group="G", delayLevel=1))
+    assert was_denied(side.ask_as("u", C.END_TRANSACTION, commitLogOffset=f"{half:019}", **end))
+    assert was_denied(side.ask_as("u", C.DELAYED_CANCEL, id=f"{later:019}"))
+    assert was_denied(side.ask_as("u", C.DELAYED_FIRE, move=f"{later:019}", due=5))
+    assert not was_denied(side.ask_as("u", C.VIEW_MESSAGE_BY_ID, offset="1_0"))
