@@ -423,6 +423,8 @@ def test_a_check_of_a_transaction_goes_to_nobody_who_may_not_publish(side: Guard
     assert not ask("P", data, {})
     assert side.ask_as("u", C.HEART_BEAT, heartbeat("of-u", "P")).code == 0
     assert ask("P", data, {})
+    side.grant(user("u", "publish:X"))  # before its next heartbeat
+    assert not ask("P", data, {})
 
 
 def test_acts_of_administration_are_written_down(side: Guarded, caplog: pytest.LogCaptureFixture) -> None:

@@ -69,6 +69,9 @@ class Consuming(Calls):
         check_topic_name(fields["topic"].encode())
         group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
         check_commits(group)
+        if queue_id >= self.topic(topic).queue_count:  # the table of offsets is of what there is: a client could fill it
+            raise Refused(f"topic[{topic}] has no queue {queue_id}")
+        self.broker.groups.find(group, self.broker.now_ms)
         self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
         channels = self.broker.queueing.log_channels(topic.encode(), group.encode())
         # An NSQ channel of that name goes where its group is told to; a slave's is where its master's is.
@@ -177,10 +180,10 @@ class Consuming(Calls):
         The question carries the message: it goes to nobody who may not publish to its topic.
         """
         members = list(self.broker.clients.producers.get(group, {}).values())
-        if self.rights.on:
+        if self.rights.on:  # those of now: a right may be gone since the last heartbeat
             half = record.decode_record(data, 0, decompress=False)
             topic = "" if half is None else half.properties.get(names.REAL_TOPIC, half.topic)
-            members = [one for one in members if not self.rights.missing(one.user, (publish(topic),))]
+            members = [one for one in members if not self.rights.missing(self.rights.as_now(one.user), (publish(topic),))]
         if not members:
             return False
         member = members[next(self._turns) % len(members)]
