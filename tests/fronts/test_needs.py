@@ -12,6 +12,7 @@ from access.people import SECRET, rights_of, user, write
 from fronts.frontside import RemotingSide
 from penstock.access.rights import LOOK_MS
 from penstock.access.users import User
+from penstock.broker.clients import NAMED_MAX
 from penstock.fronts.needs import BROKER, REGISTRY, at_registry
 from penstock.fronts.remoting.front import BrokerSession
 from penstock.fronts.requests import CODES
@@ -411,6 +412,14 @@ def test_nobody_takes_the_client_id_of_another_user(side: Guarded) -> None:
     assert side.ask_as("u", C.HEART_BEAT, heartbeat("me", "P")).code == 0
     assert side.ask_as("v", C.HEART_BEAT, heartbeat("me", "P")).code == 16
     assert side.ask_as("u", C.HEART_BEAT, heartbeat("me", "P")).code == 0
+
+
+def test_one_connection_does_not_fill_the_table_of_clients(side: Guarded) -> None:
+    """Each heartbeat names others: what it may keep here has an end."""
+    side.grant(user("u"))
+    codes = [side.ask_as("u", C.HEART_BEAT, heartbeat(f"client-{n}", f"P{n}")).code for n in range(NAMED_MAX + 3)]
+    assert codes == [0] * NAMED_MAX + [1] * 3
+    assert sum(map(len, side.broker.clients.producers.values())) == NAMED_MAX
 
 
 def test_a_check_of_a_transaction_goes_to_nobody_who_may_not_publish(side: Guarded) -> None:

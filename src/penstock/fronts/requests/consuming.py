@@ -69,7 +69,9 @@ class Consuming(Calls):
         check_topic_name(fields["topic"].encode())
         group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
         check_commits(group)
-        if queue_id >= self.topic(topic).queue_count:  # the table of offsets is of what there is: a client could fill it
+        if (
+            queue_id >= self.topic(topic).queue_count
+        ):  # the table of offsets is of what there is: a client could fill it
             raise Refused(f"topic[{topic}] has no queue {queue_id}")
         self.broker.groups.find(group, self.broker.now_ms)
         self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
@@ -99,9 +101,11 @@ class Consuming(Calls):
         member = Member(
             client_id, session, _language(request.language), request.version, broker.mono_ms, session.acting
         )
-        for producer in producers:
-            name = str(producer.get("groupName") or "")
+        produced = [str(producer.get("groupName") or "") for producer in producers]
+        for name in produced:
             check_group_name(name)
+        broker.clients.demand_room(session, client_id, produced, [name for name, _, _ in taken])
+        for name in produced:
             broker.clients.producer_heard(name, member)
         for name, about, subscriptions in taken:
             group = broker.groups.find(name, broker.now_ms)
@@ -183,7 +187,9 @@ class Consuming(Calls):
         if self.rights.on:  # those of now: a right may be gone since the last heartbeat
             half = record.decode_record(data, 0, decompress=False)
             topic = "" if half is None else half.properties.get(names.REAL_TOPIC, half.topic)
-            members = [one for one in members if not self.rights.missing(self.rights.as_now(one.user), (publish(topic),))]
+            members = [
+                one for one in members if not self.rights.missing(self.rights.as_now(one.user), (publish(topic),))
+            ]
         if not members:
             return False
         member = members[next(self._turns) % len(members)]
