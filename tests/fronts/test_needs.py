@@ -16,6 +16,7 @@ from penstock.broker.clients import NAMED_MAX
 from penstock.fronts.needs import BROKER, REGISTRY, at_registry
 from penstock.fronts.remoting.front import BrokerSession
 from penstock.fronts.requests import CODES
+from penstock.fronts.requests.consuming import HEARTBEAT_BYTES_MAX
 from penstock.wire.acl import sign
 from penstock.wire.codes import RequestCode, header_fields
 from penstock.wire.remoting import RemotingCommand
@@ -479,3 +480,33 @@ def test_a_number_means_the_same_to_who_asks_for_rights_and_who_carries_out(side
     assert was_denied(side.ask_as("u", C.DELAYED_CANCEL, id=f"{later:019}"))
     assert was_denied(side.ask_as("u", C.DELAYED_FIRE, move=f"{later:019}", due=5))
     assert not was_denied(side.ask_as("u", C.VIEW_MESSAGE_BY_ID, offset="1_0"))
+
+
+def test_the_table_of_locks_is_of_queues_that_there_are(side: Guarded) -> None:
+    """It is one for all groups; and a single queue for a list would be locked unasked."""
+    side.send_as("root", "T", d=4)
+    side.grant(user("u", "subscribe:T", "group:G"))
+    here = {"topic": "T", "brokerName": side.broker.config.broker_name, "queueId": 1}
+    others = [here | {"queueId": n} for n in range(-1, 2_000) if n != 1] + [here | {"brokerName": "b"}]
+
+    def lock(queues: object) -> RemotingCommand:
+        told = {"consumerGroup": "G", "clientId": "me", "mqSet": queues}
+        return side.ask_as("u", C.LOCK_BATCH_MQ, json.dumps(told).encode())
+
+    count = side.broker.topics.get(b"T").queue_count  # type: ignore[union-attr]
+    assert len(json.loads(lock([here, *others]).body)["lockOKMQSet"]) == side.broker.locks.count == count
+    assert was_denied(lock([here | {"topic": "secret"}]))
+    assert lock(here | {"topic": "secret"}).code == 1
+    assert side.broker.locks.count == count
+
+
+def test_a_heartbeat_has_a_limit_and_a_form(side: Guarded) -> None:
+    long = {"topic": "T", "subString": "a" * HEARTBEAT_BYTES_MAX}
+    assert (
+        side.ask_as("root", C.HEART_BEAT, json.dumps({"clientID": "me", "consumerDataSet": [long]}).encode()).code == 1
+    )
+    for wrong in (5, "x", {"groupName": "G"}, [5]):
+        for told in ({"consumerDataSet": wrong}, {"producerDataSet": wrong}):
+            answer = side.ask_as("root", C.HEART_BEAT, json.dumps({"clientID": "me", **told}).encode())
+            assert "the log of the server" not in (answer.remark or "")
+    assert (side.broker.clients.consumers, side.broker.clients.producers) == ({}, {})

@@ -23,6 +23,7 @@ log = logging.getLogger("penstock.remoting")
 
 GROUPS_PER_HEARTBEAT_MAX = 64
 SUBSCRIPTIONS_MAX = 1024
+HEARTBEAT_BYTES_MAX = 512 << 10
 CLIENT_ID_BYTES_MAX = 255
 
 
@@ -82,10 +83,11 @@ class Consuming(Calls):
         return request.reply()
 
     def heartbeat(self, session: Peer, request: RemotingCommand) -> Answer:
+        if len(request.body) > HEARTBEAT_BYTES_MAX:  # what it says is kept
+            raise Refused(f"a heartbeat has at most {HEARTBEAT_BYTES_MAX} bytes")
         data = self.json(request)
         client_id = _check_length("clientID", data.get("clientID"))
-        producers = [p for p in data.get("producerDataSet") or [] if isinstance(p, dict)]
-        consumers = [c for c in data.get("consumerDataSet") or [] if isinstance(c, dict)]
+        producers, consumers = _tables(data.get("producerDataSet")), _tables(data.get("consumerDataSet"))
         if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
             raise Refused(f"a heartbeat names at most {GROUPS_PER_HEARTBEAT_MAX} groups")
         broker = self.broker
@@ -93,7 +95,7 @@ class Consuming(Calls):
         for about in consumers:
             name = str(about.get("groupName") or "")
             check_group_name(name)
-            wanted = [s for s in about.get("subscriptionDataSet") or [] if isinstance(s, dict)]
+            wanted = _tables(about.get("subscriptionDataSet"))
             if len(wanted) > SUBSCRIPTIONS_MAX:
                 raise Refused(f"a group subscribes to at most {SUBSCRIPTIONS_MAX} topics")
             taken.append((name, about, dict(_subscription(s, self.broker.limits) for s in wanted)))
@@ -203,7 +205,9 @@ class Consuming(Calls):
     def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[tuple[str, str, int]]]:
         data = self.json(request)
         queues, told = [], data.get("mqSet") or []
-        for q in told if isinstance(told, list) else [told]:
+        if not isinstance(told, list):
+            raise Refused("mqSet holds no message queues")
+        for q in told:
             if not isinstance(q, dict) or not isinstance(q.get("queueId"), int):
                 raise Refused("mqSet holds no message queues")
             topic, broker = str(q.get("topic")), str(q.get("brokerName"))
@@ -217,9 +221,14 @@ class Consuming(Calls):
 
     def lock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         group, client, queues = self._lock_request(request)
-        held = self.broker.locks.lock(group, client, queues, self.broker.mono_ms)
+        held = self.broker.locks.lock(group, client, [q for q in queues if self._is_here(*q)], self.broker.mono_ms)
         body = {"lockOKMQSet": [{"brokerName": b, "queueId": q, "topic": t} for t, b, q in held]}
         return request.reply(body=fastjson.dumps(body))
+
+    def _is_here(self, topic: str, broker: str, queue_id: int) -> bool:
+        """Whether there is such a queue: others would fill the table of locks, which is for all groups."""
+        known = self.broker.topics.get(topic.encode())
+        return known is not None and 0 <= queue_id < known.queue_count and broker == self.broker.config.broker_name
 
     def unlock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         self.broker.locks.unlock(*self._lock_request(request))
@@ -231,6 +240,10 @@ class Consuming(Calls):
             _, said = _subscription({"topic": "", **about}, self.broker.limits)
             said.compile(self.broker.limits)
         return request.reply()
+
+
+def _tables(value: object) -> list[JsonObject]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _check_length(what: str, name: object) -> str:
