@@ -19,6 +19,7 @@ from penstock.fronts.requests import CODES
 from penstock.fronts.requests.consuming import HEARTBEAT_BYTES_MAX
 from penstock.wire.acl import sign
 from penstock.wire.codes import RequestCode, header_fields
+from penstock.wire.record import BatchItem, encode_batch
 from penstock.wire.remoting import RemotingCommand
 from penstock.wire.staged import PIECE, PLACE, U32
 
@@ -510,3 +511,14 @@ def test_a_heartbeat_has_a_limit_and_a_form(side: Guarded) -> None:
             answer = side.ask_as("root", C.HEART_BEAT, json.dumps({"clientID": "me", **told}).encode())
             assert "the log of the server" not in (answer.remark or "")
     assert (side.broker.clients.consumers, side.broker.clients.producers) == ({}, {})
+
+
+def test_who_says_to_be_anothers_producer_takes_none_of_its_messages_away(side: Guarded) -> None:
+    """A reader sees the producer of a message. What it sends ahead in its name must not be taken for what that one sends next."""
+    side.grant(user("u", "publish:mine", "subscribe:T"))
+    for sequence, batch in (("00000000000000aa.7.1", False), ("00000000000000ab.7.1", True)):
+        properties = f"PSEQ\x01{sequence}\x02"
+        body = encode_batch([BatchItem(b"body")]) if batch else b"body"
+        assert side.send_as("u", "mine", body, properties, m=str(batch).lower()).code == 0
+        answer = side.send_as("root", "T", body, properties, m=str(batch).lower())
+        assert (answer.code, answer.remark) == (13, f"send 7 of producer {sequence[:16]} went to another topic")
