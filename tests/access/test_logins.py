@@ -23,6 +23,15 @@ def test_an_address_is_no_name() -> None:
     logins = FailedLogins(1)
     logins.failed("1.1.1.1", "u", 0)
     assert not logins.too_many("2.2.2.2", "1.1.1.1", 0)
+    logins.failed("3.3.3.3", "@2.2.2.2", 0)  # a user may be called so
+    assert not logins.too_many("2.2.2.2", "v", 0)
+
+
+def test_wrong_tokens_of_one_address_refuse_none_of_another() -> None:
+    logins = FailedLogins(1)
+    logins.failed("1.1.1.1", "", 0)
+    assert logins.too_many("1.1.1.1", "", 0)
+    assert not logins.too_many("2.2.2.2", "", 0)
 
 
 def test_no_limit_and_a_bound_on_what_is_remembered() -> None:

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from penstock.broker import clients as clients_module
-from penstock.broker.clients import EXPIRY_MS, FORGET_MS, LOCK_MS, ClientTable, Member, QueueLocks, Subscription
+from penstock.broker.clients import (
+    EXPIRY_MS,
+    FORGET_MS,
+    LOCK_MS,
+    NAMED_MAX,
+    ClientTable,
+    Member,
+    QueueLocks,
+    Subscription,
+)
+from penstock.errors import Refused
 
 
 def member(client_id: str, peer: Any, heard_ms: int = 0) -> Member:
@@ -42,6 +52,25 @@ def test_the_goodbye_of_an_old_connection_is_not_that_of_a_new_one() -> None:
     assert list(clients.consumers["g"].members) == list(clients.producers["p"]) == ["1"]
     assert clients.leave(new, "1", "p", "g") == []
     assert (clients.consumers, clients.producers) == ({}, {})
+
+
+def test_a_connection_is_in_so_many_groups_whatever_ids_it_says() -> None:
+    clients, here, there = ClientTable(), SimpleNamespace(remote="a"), SimpleNamespace(remote="b")
+    for number in range(NAMED_MAX // 2):
+        clients.demand_room(here, f"{number}", ["p"], ["g"])
+        clients.producer_heard("p", member(f"{number}", here))
+        clients.consumer_heard("g", member(f"{number}", here), {}, {})
+    clients.demand_room(here, "0", ["p"], ["g"])  # those it is in already
+    clients.demand_room(there, "more", ["p"], ["g"])
+    with pytest.raises(Refused, match=f"at most {NAMED_MAX}"):
+        clients.demand_room(here, "more", ["p"], [])
+    clients.leave(here, "0", "p", "")
+    clients.demand_room(here, "more", ["p"], [])
+    clients.producer_heard("p", member("1", there))  # the same client by another connection
+    clients.consumer_heard("g", member("1", there), {}, {})
+    clients.demand_room(here, "more", ["p", "q", "r"], [])
+    clients.expire(EXPIRY_MS + 1)
+    clients.demand_room(here, "more", [f"{number}" for number in range(NAMED_MAX)], [])
 
 
 def test_silent_clients_expire() -> None:

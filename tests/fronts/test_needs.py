@@ -12,11 +12,14 @@ from access.people import SECRET, rights_of, user, write
 from fronts.frontside import RemotingSide
 from penstock.access.rights import LOOK_MS
 from penstock.access.users import User
+from penstock.broker.clients import NAMED_MAX
 from penstock.fronts.needs import BROKER, REGISTRY, at_registry
 from penstock.fronts.remoting.front import BrokerSession
 from penstock.fronts.requests import CODES
+from penstock.fronts.requests.consuming import HEARTBEAT_BYTES_MAX
 from penstock.wire.acl import sign
 from penstock.wire.codes import RequestCode, header_fields
+from penstock.wire.record import BatchItem, encode_batch
 from penstock.wire.remoting import RemotingCommand
 from penstock.wire.staged import PIECE, PLACE, U32
 
@@ -413,6 +416,14 @@ def test_nobody_takes_the_client_id_of_another_user(side: Guarded) -> None:
     assert side.ask_as("u", C.HEART_BEAT, heartbeat("me", "P")).code == 0
 
 
+def test_one_connection_does_not_fill_the_table_of_clients(side: Guarded) -> None:
+    """Each heartbeat names others: what it may keep here has an end."""
+    side.grant(user("u"))
+    codes = [side.ask_as("u", C.HEART_BEAT, heartbeat(f"client-{n}", f"P{n}")).code for n in range(NAMED_MAX + 3)]
+    assert codes == [0] * NAMED_MAX + [1] * 3
+    assert sum(map(len, side.broker.clients.producers.values())) == NAMED_MAX
+
+
 def test_a_check_of_a_transaction_goes_to_nobody_who_may_not_publish(side: Guarded) -> None:
     side.grant(user("u", "publish:T"), user("v", "publish:X"))
     half = place_of(side, side.send_as("u", "T", properties="TRAN_MSG\x01true\x02PGROUP\x01P\x02", f=4))
@@ -423,6 +434,8 @@ def test_a_check_of_a_transaction_goes_to_nobody_who_may_not_publish(side: Guard
     assert not ask("P", data, {})
     assert side.ask_as("u", C.HEART_BEAT, heartbeat("of-u", "P")).code == 0
     assert ask("P", data, {})
+    side.grant(user("u", "publish:X"))  # before its next heartbeat
+    assert not ask("P", data, {})
 
 
 def test_acts_of_administration_are_written_down(side: Guarded, caplog: pytest.LogCaptureFixture) -> None:
@@ -450,3 +463,60 @@ def test_to_move_a_delayed_message_takes_the_rights_of_the_one_that_is_moved(sid
     for wrong in ({"due": far}, {"move": others}, {"move": ""}, {}):
         assert side.ask_as("root", C.DELAYED_FIRE, **wrong).code == 1, wrong
     assert side.broker.schedule.get(others) is not None
+
+
+def test_a_number_means_the_same_to_who_asks_for_rights_and_who_carries_out(side: Guarded) -> None:
+    """With zeros before it, and as -0, it names the same message."""
+    first = place_of(side, side.send_as("root", "secret"))
+    side.grant(user("u", "publish:mine", "subscribe:mine", "group:G"))
+    half = place_of(side, side.send_as("root", "secret", properties=HALF, f=4))
+    at = place_of(side, side.send_as("root", "secret"))
+    later = delayed(side, "secret")
+    end = {"producerGroup": "G", "tranStateTableOffset": 0, "commitOrRollback": 8, "msgId": "x"}
+    assert first == 0
+    for number in ("-0", f"{at:019}"):
+        assert was_denied(side.ask_as("u", C.VIEW_MESSAGE_BY_ID, offset=number))
+        assert was_denied(side.ask_as("u", C.CONSUMER_SEND_MSG_BACK, offset=number, group="G", delayLevel=1))
+    assert was_denied(side.ask_as("u", C.END_TRANSACTION, commitLogOffset=f"{half:019}", **end))
+    assert was_denied(side.ask_as("u", C.DELAYED_CANCEL, id=f"{later:019}"))
+    assert was_denied(side.ask_as("u", C.DELAYED_FIRE, move=f"{later:019}", due=5))
+    assert not was_denied(side.ask_as("u", C.VIEW_MESSAGE_BY_ID, offset="1_0"))
+
+
+def test_the_table_of_locks_is_of_queues_that_there_are(side: Guarded) -> None:
+    """It is one for all groups; and a single queue for a list would be locked unasked."""
+    side.send_as("root", "T", d=4)
+    side.grant(user("u", "subscribe:T", "group:G"))
+    here = {"topic": "T", "brokerName": side.broker.config.broker_name, "queueId": 1}
+    others = [here | {"queueId": n} for n in range(-1, 2_000) if n != 1] + [here | {"brokerName": "b"}]
+
+    def lock(queues: object) -> RemotingCommand:
+        told = {"consumerGroup": "G", "clientId": "me", "mqSet": queues}
+        return side.ask_as("u", C.LOCK_BATCH_MQ, json.dumps(told).encode())
+
+    count = side.broker.topics.get(b"T").queue_count  # type: ignore[union-attr]
+    assert len(json.loads(lock([here, *others]).body)["lockOKMQSet"]) == side.broker.locks.count == count
+    assert was_denied(lock([here | {"topic": "secret"}]))
+    assert lock(here | {"topic": "secret"}).code == 1
+    assert side.broker.locks.count == count
+
+
+def test_a_heartbeat_has_a_limit_and_a_form(side: Guarded) -> None:
+    long = json.dumps({"clientID": "me", "producerDataSet": [], "more": "a" * HEARTBEAT_BYTES_MAX}).encode()
+    assert side.ask_as("root", C.HEART_BEAT, long).code == 1
+    for wrong in (5, "x", {"groupName": "G"}, [5]):
+        for told in ({"consumerDataSet": wrong}, {"producerDataSet": wrong}):
+            answer = side.ask_as("root", C.HEART_BEAT, json.dumps({"clientID": "me", **told}).encode())
+            assert "the log of the server" not in (answer.remark or "")
+    assert (side.broker.clients.consumers, side.broker.clients.producers) == ({}, {})
+
+
+def test_who_says_to_be_anothers_producer_takes_none_of_its_messages_away(side: Guarded) -> None:
+    """A reader sees the producer of a message. What it sends ahead in its name must not be taken for what that one sends next."""
+    side.grant(user("u", "publish:mine", "subscribe:T"))
+    for sequence, batch in (("00000000000000aa.7.1", False), ("00000000000000ab.7.1", True)):
+        properties = f"PSEQ\x01{sequence}\x02"
+        body = encode_batch([BatchItem(b"body")]) if batch else b"body"
+        assert side.send_as("u", "mine", body, properties, m=str(batch).lower()).code == 0
+        answer = side.send_as("root", "T", body, properties, m=str(batch).lower())
+        assert (answer.code, answer.remark) == (13, f"send 7 of producer {sequence[:16]} went to another topic")

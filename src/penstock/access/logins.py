@@ -8,6 +8,13 @@ from collections.abc import Callable
 WINDOW_MS = 60_000
 KEPT_MAX = 10_000  # addresses and names
 
+Key = tuple[str, str]  # an address, or a name: a name may look like an address
+
+
+def _keys(host: str, name: str) -> list[Key]:
+    """What a login counts for. One by token has no name: those of others are not refused for it, and nobody guesses a token."""
+    return [("address", host), ("name", name)] if name else [("address", host)]
+
 
 class FailedLogins:
     """How often logins failed in the last minute. `limit` 0: as often as one likes."""
@@ -16,23 +23,23 @@ class FailedLogins:
         self.limit = limit
         self._reached = reached  # told of each login that is refused unseen
         self.refused = 0  # logins that were not even looked at
-        self._since: OrderedDict[str, tuple[int, int]] = OrderedDict()  # who → when the minute began, how often
+        self._since: OrderedDict[Key, tuple[int, int]] = OrderedDict()  # who → when the minute began, how often
 
     def too_many(self, host: str, name: str, mono_ms: int) -> bool:
         """Whether a login is to be refused unseen; counted."""
-        if not self.limit or not (self._full(f"@{host}", mono_ms) or self._full(name, mono_ms)):
+        if not self.limit or not any(self._full(key, mono_ms) for key in _keys(host, name)):
             return False
         self.refused += 1
         self._reached()
         return True
 
-    def _full(self, key: str, mono_ms: int) -> bool:
+    def _full(self, key: Key, mono_ms: int) -> bool:
         begun_ms, count = self._since.get(key, (mono_ms, 0))
         return count >= self.limit and mono_ms - begun_ms < WINDOW_MS
 
     def failed(self, host: str, name: str, mono_ms: int) -> None:
         """A login failed."""
-        for key in (f"@{host}", name):
+        for key in _keys(host, name):
             begun_ms, count = self._since.pop(key, (mono_ms, 0))
             if mono_ms - begun_ms >= WINDOW_MS:
                 begun_ms, count = mono_ms, 0

@@ -269,6 +269,10 @@ class Rights:
         log.warning("login failed by token peer=%s", remote)
         return None
 
+    def as_now(self, user: User | None) -> User | None:
+        """A user that was met earlier, with the rights it has by now; None when it is gone."""
+        return user if user is None or user is TRUSTED else self.users.get(user.name)
+
     # -- may it --------------------------------------------------------------------------------------------------
 
     def missing(self, user: User | None, needs: Iterable[Need]) -> Need | None:

@@ -6,7 +6,7 @@ Heartbeats keep an entry alive; 120 s without one, or the loss of its connection
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -22,6 +22,7 @@ from penstock.wire.sql92 import Selector, compile_selector
 EXPIRY_MS = 120_000
 LOCK_MS = 60_000
 FORGET_MS = 10_000  # so often locks that ran out are forgotten
+NAMED_MAX = 1_024  # groups that one connection is in, each as often as under another client id
 LOCKS_MAX = 200_000  # of all groups together: beyond, nothing is locked
 
 
@@ -139,15 +140,45 @@ class ConsumerGroup(msgspec.Struct):
         return changed
 
 
+class _Named(NamedTuple):
+    """One place of a client in a group."""
+
+    consumes: bool
+    group: str
+    client_id: str
+
+
 class ClientTable:
     """Producers and consumers now online."""
 
     def __init__(self) -> None:
         self.producers: dict[str, dict[str, Member]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self._named: dict[int, set[_Named]] = {}  # by the identity of a connection that members hold
+
+    def demand_room(self, peer: Peer, client_id: str, producers: list[str], consumers: list[str]) -> None:
+        """Refused when a connection would be in more groups than any client needs: each is kept for 120 s."""
+        wanted = {_Named(False, group, client_id) for group in producers}
+        wanted |= {_Named(True, group, client_id) for group in consumers}
+        if len(wanted.union(self._named.get(id(peer), ()))) > NAMED_MAX:
+            raise Refused(f"a connection is in at most {NAMED_MAX} groups, those of all its client ids together")
+
+    def _note(self, former: Member | None, member: Member, named: _Named) -> None:
+        if former is not None and former.peer is not member.peer:
+            self._forget(former, named)
+        self._named.setdefault(id(member.peer), set()).add(named)
+
+    def _forget(self, member: Member, named: _Named) -> None:
+        key = id(member.peer)
+        left = self._named.get(key, set())
+        left.discard(named)
+        if not left:
+            self._named.pop(key, None)
 
     def producer_heard(self, group: str, member: Member) -> None:
-        self.producers.setdefault(group, {})[member.client_id] = member
+        members = self.producers.setdefault(group, {})
+        self._note(members.get(member.client_id), member, _Named(False, group, member.client_id))
+        members[member.client_id] = member
 
     def producer(self, client_id: str) -> Member | None:
         """The producer with this id, in whichever group it is; the one that was heard last."""
@@ -163,6 +194,7 @@ class ClientTable:
             online = self.consumers[group] = ConsumerGroup(group)
         known = online.members.get(member.client_id)
         changed = known is None or known.peer is not member.peer
+        self._note(known, member, _Named(True, group, member.client_id))
         online.members[member.client_id] = member
         online.describe(about)
         return online.subscribe(subscriptions) or changed
@@ -177,7 +209,7 @@ class ClientTable:
         online = self.consumers.get(consumer_group)
         if online is None or client_id not in online.members or online.members[client_id].peer is not peer:
             return []
-        del online.members[client_id]
+        self._drop_consumer(online, client_id)
         return self._thinned(online)
 
     def lost(self, peer: Peer) -> list[ConsumerGroup]:
@@ -196,16 +228,21 @@ class ClientTable:
         for online in list(self.consumers.values()):
             ids = [i for i, member in online.members.items() if gone(member)]
             for client_id in ids:
-                del online.members[client_id]
+                self._drop_consumer(online, client_id)
             if ids:
                 told += self._thinned(online)
         return told
 
     def _drop_producer(self, group: str, client_id: str) -> None:
         members = self.producers.get(group, {})
-        members.pop(client_id, None)
+        member = members.pop(client_id, None)
+        if member is not None:
+            self._forget(member, _Named(False, group, client_id))
         if not members:
             self.producers.pop(group, None)
+
+    def _drop_consumer(self, online: ConsumerGroup, client_id: str) -> None:
+        self._forget(online.members.pop(client_id), _Named(True, online.name, client_id))
 
     def _thinned(self, online: ConsumerGroup) -> list[ConsumerGroup]:
         if not online.members:

@@ -30,7 +30,7 @@ from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.spool import pieces
 from penstock.errors import Refused, StoreError, WireError
 from penstock.wire import fastjson, names, record
-from penstock.wire.codes import RequestCode
+from penstock.wire.codes import RequestCode, read_int
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
@@ -87,16 +87,18 @@ def _record(broker: Broker, physical: int) -> Needs:
     return (USER,) if message is None else (subscribe(message.topic),)
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+def _number(request: RemotingCommand, name: str) -> int:
+    """As it is read when the request is carried out: the rights asked for are those of what is done. Refused when it is none."""
+    text = request.ext.get(name)
+    return -1 if text is None else read_int(name, text)
 
 
 def _send_back(broker: Broker, request: RemotingCommand) -> Needs:
-    return (group(_of(request, "group")), *_record(broker, _number(_of(request, "offset"))))
+    return (group(_of(request, "group")), *_record(broker, _number(request, "offset")))
 
 
 def _end_transaction(broker: Broker, request: RemotingCommand) -> Needs:
-    physical = _number(_of(request, "commitLogOffset"))
+    physical = _number(request, "commitLogOffset")
     data = broker.store.record_at(physical) if physical >= 0 else None
     half = None if data is None else record.decode_record(data, 0, decompress=False)
     return (USER,) if half is None else (publish(half.properties.get(names.REAL_TOPIC, half.topic)),)
@@ -113,7 +115,7 @@ def _consume_directly(broker: Broker, request: RemotingCommand) -> Needs:
 def _delayed(broker: Broker, request: RemotingCommand) -> Needs:
     """To cancel or fire a delayed message: what its sender needed, and, where it waits for one channel, that one."""
     moved = request.code == Code.DELAYED_FIRE and "move" in request.ext
-    due = broker.schedule.get(_number(_of(request, "move" if moved else "id")))
+    due = broker.schedule.get(_number(request, "move" if moved else "id"))
     row = None if due is None else Delayed(broker).row(due, Wanted())
     if row is None:
         return (USER,)
@@ -212,7 +214,7 @@ BROKER: Mapping[int, _BrokerRow] = {
     Code.GET_MIN_OFFSET: _by(_know),
     Code.GET_EARLIEST_MSG_STORETIME: _by(_know),
     Code.QUERY_MESSAGE: _by(lambda r: (subscribe(_of(r, "topic")),)),
-    Code.VIEW_MESSAGE_BY_ID: lambda broker, r: _record(broker, _number(_of(r, "offset"))),
+    Code.VIEW_MESSAGE_BY_ID: lambda broker, r: _record(broker, _number(r, "offset")),
     Code.QUERY_CONSUME_QUEUE: _by(_know),
     # members
     Code.GET_CONSUMER_CONNECTION_LIST: _by(lambda r: _look_at(r, "consumerGroup")),

@@ -125,6 +125,15 @@ def test_another_secret_ends_what_the_old_one_opened(side: Guarded) -> None:
     assert b"".join(side.pub(session, b"T", b"x")).startswith(b"E_AUTH_FIRST")
 
 
+def test_who_may_not_come_from_there_any_more_is_let_go(side: Guarded) -> None:
+    rights = user("u", "publish:T").rights
+    side.grant(User("u", f"{SECRET}u", rights, addresses=("127.0.0.*",)))
+    session = side.logged_in("u")
+    assert side.pub(session, b"T", b"x") == [b"OK"]
+    side.grant(User("u", f"{SECRET}u", rights, addresses=("10.0.0.1",)))
+    assert b"".join(side.pub(session, b"T", b"x")).startswith(b"E_AUTH_FIRST")
+
+
 def test_a_granted_user_is_asked_for_again_by_name(tmp_path: Path) -> None:
     rights = rights_of(tmp_path, user("u", "publish:T"), User("local", addresses=("127.0.0.1",)))
     granted = login(rights, f"u:{SECRET}u".encode(), HERE)

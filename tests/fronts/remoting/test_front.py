@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from fronts.frontside import RemotingSide
@@ -79,4 +80,19 @@ def test_answers_leave_when_the_system_has_their_messages(tmp_path: Path) -> Non
     assert session.take()
     assert log.settled_end() == log.end
     assert b"body 2" in path.read_bytes()
+    side.close()
+
+
+def test_a_group_that_was_deleted_while_its_members_were_there_is_made_by_nobody_who_leaves(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path, auto_create_subscription_group=False)
+    here, there = side.session(1), side.session(2)
+    assert side.ask(here, 200, json.dumps({"groupName": "G"}).encode()).code == 0
+    told = {"consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
+    for name, session in (("one", here), ("two", there)):
+        commands = side.say(session, RemotingCommand(34, {}, json.dumps({"clientID": name, **told}).encode(), opaque=7))
+        assert [one.code for one in commands if one.opaque == 7 and one.response] == [0]
+    assert side.ask(side.session(3), 207, groupName="G").code == 0
+    here.lost()
+    assert list(side.broker.clients.consumers["G"].members) == ["two"]
+    assert "G" not in side.broker.groups.by_name
     side.close()

@@ -42,6 +42,17 @@ def test_offsets(peer: RawPeer) -> None:
     assert b'{"brokerName":"broker-a","queueId":0,"topic":"Offsets"}:{' in stats
 
 
+def test_offsets_are_kept_only_of_queues_and_groups_that_there_can_be(peer: RawPeer) -> None:
+    """A client that says numbers does not fill the table."""
+    key = {"consumerGroup": "Offs", "topic": "Bounded", "queueId": 0, "commitOffset": 1}
+    assert peer.ask(15, key).code == ResponseCode.TOPIC_NOT_EXIST
+    peer.send("Bounded", b"x")
+    assert peer.ask(15, key).code == 0
+    for number in (1_000_000, (1 << 31) - 1):
+        assert peer.ask(15, key | {"queueId": number}).code == 1
+    assert b"1000000" not in peer.ask(43, {}).body
+
+
 def test_the_offsets_of_the_brokers_own_group_are_not_moved(peer: RawPeer) -> None:
     """They say which transactions are still to be asked about."""
     own = {"consumerGroup": "CID_RMQ_SYS_TRANS", "topic": "RMQ_SYS_TRANS_HALF_TOPIC", "queueId": 0}

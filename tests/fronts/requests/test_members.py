@@ -61,6 +61,8 @@ def test_queue_locks(peer: RawPeer) -> None:
         answer = peer.ask(code, body=body)
         return json.loads(answer.body)["lockOKMQSet"] if answer.body else []
 
+    assert ask(41, "one") == []  # there is no such queue yet
+    peer.send("L", b"x")
     assert len(ask(41, "one")) == 1
     assert ask(41, "two") == []
     ask(42, "one")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.access.needs import group, publish, subscribe
-from penstock.access.rights import Rights
+from penstock.access.rights import Rights, host_of
 from penstock.access.users import User
 
 
@@ -12,8 +12,9 @@ class Granted:
 
     identity_url = ""
 
-    def __init__(self, users: Rights, user: User, by_name: bool) -> None:
+    def __init__(self, users: Rights, user: User, by_name: bool, remote: str) -> None:
         self.users = users
+        self.remote = remote
         self.user = user
         self.by_name = by_name
         self.identity = user.name
@@ -31,17 +32,19 @@ class Granted:
         return self.users.missing(self.user, (subscribe(name), group(channel.decode("utf-8", "replace")))) is None
 
     def again(self) -> Granted | None:
-        """The same user after the file of users has changed; None when its secret is another, or it is gone."""
+        """The same user after the file of users has changed; None when its secret is another, it is gone, or may not come from
+        there any more.
+        """
         user = self.users.users.get(self.identity)
         if not self.by_name or user is None or (user.secret, user.tokens) != (self.user.secret, self.user.tokens):
             return None
-        return Granted(self.users, user, True)
+        return Granted(self.users, user, True, self.remote) if user.comes_from(host_of(self.remote)) else None
 
 
 def met(users: Rights, remote: str, certificate: str) -> Granted | None:
     """What a connection is granted before it says anything."""
     user = users.by_connection(remote, certificate)
-    return None if user is None else Granted(users, user, False)
+    return None if user is None else Granted(users, user, False, remote)
 
 
 def login(users: Rights, said: bytes, remote: str) -> Granted | None:
@@ -49,4 +52,4 @@ def login(users: Rights, said: bytes, remote: str) -> Granted | None:
     text = said.decode("utf-8", "replace")
     name, colon, secret = text.partition(":")
     user = users.of_password(name, secret, remote) if colon else users.of_token(text, remote)
-    return None if user is None else Granted(users, user, True)
+    return None if user is None else Granted(users, user, True, remote)

@@ -330,7 +330,8 @@ class BrokerFront(Front):
             broker.copies.drop(session)
         self._held.drop(session)
         for group in broker.clients.lost(session):
-            if broker.groups.find(group.name, broker.now_ms).notify_changes:
+            known = broker.groups.by_name.get(group.name)  # none where it was deleted meanwhile
+            if known is None or known.notify_changes:
                 self.requests.consuming.tell(group)
 
     def park(self, hold: Hold) -> bool:

@@ -18,6 +18,7 @@ from penstock.wire import names, record
 from penstock.wire.codes import SYS_ROLLBACK, ResponseCode
 from penstock.words import LENGTH_BYTES
 
+_WAITING = (names.SCHEDULE_TOPIC.decode(), names.TIMER_TOPIC.decode())
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -67,13 +68,25 @@ def _put_half(
     }
 
 
+def _found(broker: Broker, topic: LogTopic, producer: str, number: int) -> Stored | None:
+    """Where this send is already. Refused where it went to another topic: somebody else says to be this producer, and what is not
+    stored must not be answered as if it were. One that is delayed is known by where it waits, after a start.
+    """
+    stored: Stored | None = broker.sequences.find(producer, number)
+    if stored is not None and stored.topic not in (topic.name.decode(), *_WAITING):
+        raise Refused(
+            f"send {number} of producer {producer} went to another topic", remoting=ResponseCode.MESSAGE_ILLEGAL
+        )
+    return stored
+
+
 def put_sequenced(
     broker: Broker, draft: Draft, topic: LogTopic, queue_id: int, body: bytes, text: bytes, born_host: bytes
 ) -> Stored:
     """Store a message of an idempotent producer once, however often it comes. Refused."""
     sequences = broker.sequences
     producer, number, count = parse_sequence(draft.sequence())
-    stored = sequences.find(producer, number)
+    stored = _found(broker, topic, producer, number)
     if stored is not None and stored.there >= stored.messages:
         sequences.count_repeat()
         return stored
@@ -99,7 +112,7 @@ def put_sequenced_batch(
     sequences = broker.sequences
     value = draft.sequence()
     producer, number, count = parse_sequence(value)
-    stored = sequences.find(producer, number)
+    stored = _found(broker, topic, producer, number)
     if stored is not None and stored.there >= stored.messages:
         sequences.count_repeat()
         return stored

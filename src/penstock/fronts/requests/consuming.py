@@ -23,6 +23,7 @@ log = logging.getLogger("penstock.remoting")
 
 GROUPS_PER_HEARTBEAT_MAX = 64
 SUBSCRIPTIONS_MAX = 1024
+HEARTBEAT_BYTES_MAX = 512 << 10
 CLIENT_ID_BYTES_MAX = 255
 
 
@@ -69,6 +70,11 @@ class Consuming(Calls):
         check_topic_name(fields["topic"].encode())
         group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
         check_commits(group)
+        if (
+            queue_id >= self.topic(topic).queue_count
+        ):  # the table of offsets is of what there is: a client could fill it
+            raise Refused(f"topic[{topic}] has no queue {queue_id}")
+        self.broker.groups.find(group, self.broker.now_ms)
         self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
         channels = self.broker.queueing.log_channels(topic.encode(), group.encode())
         # An NSQ channel of that name goes where its group is told to; a slave's is where its master's is.
@@ -77,10 +83,11 @@ class Consuming(Calls):
         return request.reply()
 
     def heartbeat(self, session: Peer, request: RemotingCommand) -> Answer:
+        if len(request.body) > HEARTBEAT_BYTES_MAX:  # what it says is kept
+            raise Refused(f"a heartbeat has at most {HEARTBEAT_BYTES_MAX} bytes")
         data = self.json(request)
         client_id = _check_length("clientID", data.get("clientID"))
-        producers = [p for p in data.get("producerDataSet") or [] if isinstance(p, dict)]
-        consumers = [c for c in data.get("consumerDataSet") or [] if isinstance(c, dict)]
+        producers, consumers = _tables(data.get("producerDataSet")), _tables(data.get("consumerDataSet"))
         if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
             raise Refused(f"a heartbeat names at most {GROUPS_PER_HEARTBEAT_MAX} groups")
         broker = self.broker
@@ -88,7 +95,7 @@ class Consuming(Calls):
         for about in consumers:
             name = str(about.get("groupName") or "")
             check_group_name(name)
-            wanted = [s for s in about.get("subscriptionDataSet") or [] if isinstance(s, dict)]
+            wanted = _tables(about.get("subscriptionDataSet"))
             if len(wanted) > SUBSCRIPTIONS_MAX:
                 raise Refused(f"a group subscribes to at most {SUBSCRIPTIONS_MAX} topics")
             taken.append((name, about, dict(_subscription(s, self.broker.limits) for s in wanted)))
@@ -96,9 +103,11 @@ class Consuming(Calls):
         member = Member(
             client_id, session, _language(request.language), request.version, broker.mono_ms, session.acting
         )
-        for producer in producers:
-            name = str(producer.get("groupName") or "")
+        produced = [str(producer.get("groupName") or "") for producer in producers]
+        for name in produced:
             check_group_name(name)
+        broker.clients.demand_room(session, client_id, produced, [name for name, _, _ in taken])
+        for name in produced:
             broker.clients.producer_heard(name, member)
         for name, about, subscriptions in taken:
             group = broker.groups.find(name, broker.now_ms)
@@ -177,10 +186,12 @@ class Consuming(Calls):
         The question carries the message: it goes to nobody who may not publish to its topic.
         """
         members = list(self.broker.clients.producers.get(group, {}).values())
-        if self.rights.on:
+        if self.rights.on:  # those of now: a right may be gone since the last heartbeat
             half = record.decode_record(data, 0, decompress=False)
             topic = "" if half is None else half.properties.get(names.REAL_TOPIC, half.topic)
-            members = [one for one in members if not self.rights.missing(one.user, (publish(topic),))]
+            members = [
+                one for one in members if not self.rights.missing(self.rights.as_now(one.user), (publish(topic),))
+            ]
         if not members:
             return False
         member = members[next(self._turns) % len(members)]
@@ -194,7 +205,9 @@ class Consuming(Calls):
     def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[tuple[str, str, int]]]:
         data = self.json(request)
         queues, told = [], data.get("mqSet") or []
-        for q in told if isinstance(told, list) else [told]:
+        if not isinstance(told, list):
+            raise Refused("mqSet holds no message queues")
+        for q in told:
             if not isinstance(q, dict) or not isinstance(q.get("queueId"), int):
                 raise Refused("mqSet holds no message queues")
             topic, broker = str(q.get("topic")), str(q.get("brokerName"))
@@ -208,9 +221,14 @@ class Consuming(Calls):
 
     def lock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         group, client, queues = self._lock_request(request)
-        held = self.broker.locks.lock(group, client, queues, self.broker.mono_ms)
+        held = self.broker.locks.lock(group, client, [q for q in queues if self._is_here(*q)], self.broker.mono_ms)
         body = {"lockOKMQSet": [{"brokerName": b, "queueId": q, "topic": t} for t, b, q in held]}
         return request.reply(body=fastjson.dumps(body))
+
+    def _is_here(self, topic: str, broker: str, queue_id: int) -> bool:
+        """Whether there is such a queue: others would fill the table of locks, which is for all groups."""
+        known = self.broker.topics.get(topic.encode())
+        return known is not None and 0 <= queue_id < known.queue_count and broker == self.broker.config.broker_name
 
     def unlock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         self.broker.locks.unlock(*self._lock_request(request))
@@ -222,6 +240,10 @@ class Consuming(Calls):
             _, said = _subscription({"topic": "", **about}, self.broker.limits)
             said.compile(self.broker.limits)
         return request.reply()
+
+
+def _tables(value: object) -> list[JsonObject]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _check_length(what: str, name: object) -> str:
