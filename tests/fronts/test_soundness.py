@@ -118,7 +118,7 @@ def test_defaults_are_sound() -> None:
 
 
 def test_a_port_of_a_broker_and_a_registry() -> None:
-    with pytest.raises(ConfigError, match="registry_port and nsq_port are both 9876|nsq_port and registry_port"):
+    with pytest.raises(ConfigError, match="registry_port and nsq_port are both 9876"):
         check_settings(BrokerConfig(nsq_port=9876), RegistryConfig())
     check_settings(BrokerConfig(nsq_port=9876, nsq_host="127.0.0.2"), RegistryConfig())
     check_settings(BrokerConfig(nsq_port=0, http_port=0), RegistryConfig(lookup_port=-1, lookup_http_port=-1))
