@@ -13,7 +13,7 @@ from penstock.app import Server
 from penstock.client.results import SendStatus
 from penstock.config import RegistryConfig
 from penstock.embedded import Broker, ThreadedBroker
-from penstock.errors import ConfigError, Locked, PenstockError, StoreError
+from penstock.errors import Closed, ConfigError, Locked, PenstockError, StoreError
 from polling import until
 
 
@@ -37,6 +37,55 @@ def test_what_keeps_it_from_starting_is_raised(tmp_path: Path) -> None:
         ThreadedBroker(tmp_path, no_such_setting=1)
     with ThreadedBroker(tmp_path), pytest.raises(Locked):
         ThreadedBroker(tmp_path).start()
+
+
+def test_what_kept_it_from_starting_may_be_mended(tmp_path: Path) -> None:
+    broker = ThreadedBroker(tmp_path)
+    with ThreadedBroker(tmp_path), pytest.raises(Locked):
+        broker.start()
+    with broker:  # it raised the former failure, or waited for ever
+        assert broker.registry
+    broker.stop()
+
+
+def test_the_own_folder_goes_also_when_the_start_fails() -> None:
+    with ThreadedBroker() as other:
+        broker = ThreadedBroker(nsq_port=int(other.nsq.rpartition(":")[2]))
+        with pytest.raises(ConfigError, match="cannot listen"):
+            broker.start()
+    assert not broker.folder.exists()
+    with broker:
+        assert broker.folder.exists()
+
+
+def test_one_that_runs_is_not_started_twice() -> None:
+    with ThreadedBroker() as broker:
+        with pytest.raises(Locked, match="runs already"):
+            broker.start()
+        assert broker.call(lambda server: True)
+    with pytest.raises(Closed):
+        broker.call(lambda server: True)
+
+
+def test_what_ended_it_is_raised_by_stop(tmp_path: Path) -> None:
+    broker = ThreadedBroker(tmp_path).start()
+    thread = broker._thread
+    assert thread is not None
+    broker.call(lambda server: server._stop("a flush failed"))
+    thread.join()
+    with pytest.raises(StoreError, match="a flush failed"):  # it was: the event loop is closed
+        broker.stop()
+    broker.stop()
+
+
+async def test_in_the_present_loop_it_is_entered_once_at_a_time(tmp_path: Path) -> None:
+    async with Broker(tmp_path) as broker:
+        with pytest.raises(Locked, match="runs already"):
+            async with broker:
+                pass
+    for _ in range(2):  # its folder was locked for ever
+        async with broker:
+            assert broker.broker is not None
 
 
 async def test_in_the_present_loop(tmp_path: Path) -> None:

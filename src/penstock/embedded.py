@@ -7,6 +7,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -14,10 +15,12 @@ from penstock.app import Server, runner
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, defaults, load
 from penstock.disk.files import Files
+from penstock.errors import Closed, Locked
 
 log = logging.getLogger("penstock.embedded")
 
 T = TypeVar("T")
+RUNS = "this broker runs already: make another one, on a folder of its own"
 
 
 def _configs(folder: Path, settings: dict[str, object]) -> tuple[BrokerConfig, RegistryConfig]:
@@ -83,11 +86,15 @@ class Broker(Addresses, Server):
         Server.__init__(self, *_configs(Path(folder), settings))
         self._leave = asyncio.Event()
         self._stays: asyncio.Task[None] | None = None
+        self._inside = False
 
     async def __aenter__(self) -> Self:
+        if self._inside:
+            raise Locked(RUNS)
         if self._stays is not None:  # once more
             self.prepare_again()
         await super().__aenter__()
+        self._inside = True
         self._leave.clear()
         self._stays = asyncio.create_task(self._stay())
         return self
@@ -101,6 +108,7 @@ class Broker(Addresses, Server):
             if failed is None:
                 await self.hand_over()
         finally:
+            self._inside = False
             await super().__aexit__(*error)
             await self.leave_engine()
         if failed is not None and error[0] is None:
@@ -159,6 +167,7 @@ class ThreadedBroker(Addresses):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._failure: BaseException | None = None
+        self._serves = False
         self.server: Server | None = None
         self.addresses: dict[str, str] = {}
 
@@ -169,14 +178,15 @@ class ThreadedBroker(Addresses):
         self.stop()
 
     def start(self) -> Self:
-        """Start; returns when every port answers. Raises what kept it from starting."""
+        """Start; returns when every port answers. Raises what kept it from starting; then it may be tried again."""
+        if self._thread is not None:
+            raise Locked(RUNS)
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="penstock-broker", daemon=True)
         self._thread.start()
         started.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
+        if not self._serves:
+            self.stop()
         return self
 
     def stop(self) -> None:
@@ -189,12 +199,15 @@ class ThreadedBroker(Addresses):
 
     def _stop_thread(self) -> None:
         if self._loop is not None and self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with suppress(RuntimeError):  # it ended by itself: `_failure` says why
+                self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is not None:
             self._thread.join()
-        self._loop = None
-        if self._failure is not None:
-            raise self._failure
+        self._thread = self._loop = None
+        self._serves = False
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def call(self, function: Callable[[Server], T]) -> T:
         """Run a function with the server in its own thread, and return what it returns."""
@@ -203,7 +216,8 @@ class ThreadedBroker(Addresses):
             assert self.server is not None
             return function(self.server)
 
-        assert self._loop is not None
+        if self._loop is None:
+            raise Closed("this broker does not run: `with` or `start()` does that")
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result(30)
 
     def _run(self, started: threading.Event) -> None:
@@ -216,6 +230,7 @@ class ThreadedBroker(Addresses):
                     async with server:
                         self.addresses = dict(server.addresses)
                         if not server.again:
+                            self._serves = True
                             started.set()
                         await server.run_until(self._stop)
                         if self._stop.is_set():

@@ -265,6 +265,8 @@ def test_bad_requests(admin: Admin) -> None:
         admin.change_queue("fine", "add", level="paper")
     with pytest.raises(BrokerRefused, match="none of add"):
         admin.change_queue("both-queue", "burn")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not empty"):
+        admin.change_queue("both-queue", "rm", channel="")
 
 
 def test_queue_topics_and_channels_are_changed(broker: Broker, admin: Admin) -> None:

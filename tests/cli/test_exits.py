@@ -157,6 +157,14 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         assert admin.queue_topics("nosuch") == []
 
 
+def test_the_port_of_a_broker_as_that_of_the_registry() -> None:
+    with Broker() as broker:
+        for words in (["topic", "ls"], ["send", "t", "x"], ["group", "ls"]):
+            done = CliRunner().invoke(main, [*words, "-n", broker.remoting])
+            assert done.exit_code == 1
+            assert "Is -n the port of a registry (9876)?" in done.output
+
+
 def test_who_may_not(tmp_path: Path) -> None:
     users = write(tmp_path / "users.toml", user("root", "admin"), user("nobody", "publish:x"))
     with Broker(users=str(users)) as broker:

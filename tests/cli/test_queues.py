@@ -41,6 +41,11 @@ def test_channels(run: Run, broker: Broker) -> None:
     run("channel", "empty", "work", "c", "-f")
     [row] = run("channel", "ls", "work", rows=True)
     assert (row["depth"], row["paused"]) == (0, False)
+    for verb in ("add", "pause", "unpause"):
+        assert "the name of a channel is not empty" in run("channel", verb, "work", "", status=2)
+    for verb in ("rm", "empty"):  # as of a variable that is not set: it was the topic that went
+        assert "the name of a channel is not empty" in run("channel", verb, "work", "", "-f", status=2)
+    assert run("topic", "describe", "work", rows=True)
     run("channel", "rm", "work", "c", status=2)
     run("channel", "rm", "work", "c", "-f")
     assert run("channel", "ls", "work", rows=True) == []

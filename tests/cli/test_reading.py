@@ -115,3 +115,8 @@ def test_formats() -> None:
     for bad in ("%", "%y", "%t%"):
         with pytest.raises(click.BadParameter):
             pieces_of(bad)
+
+
+def test_who_reads_is_not_told_of_an_option_of_senders(run: Run) -> None:
+    for verb in ("tail", "export"):
+        assert "--new" not in run(verb, "nothing-there", status=3)

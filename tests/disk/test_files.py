@@ -56,6 +56,11 @@ def test_failures_are_ours(tmp_path: Path) -> None:
         files.rename(tmp_path / "nothing", tmp_path / "x")
 
 
+def test_a_folder_that_takes_no_folder() -> None:
+    with pytest.raises(StoreError, match="/proc/nothing: No such file"):  # it was a RecursionError
+        Files().make_folder(Path("/proc/nothing/here"))
+
+
 def test_wiping_touches_only_what_was_written(tmp_path: Path) -> None:
     files = Files()
     fd = files.open(tmp_path / "f", create=True)

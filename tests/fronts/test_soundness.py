@@ -36,6 +36,8 @@ BROKEN = {
     "no room for what follows the name": f'[broker]\ncluster_name = "{116 * "c"}"',
     "a master that is found as a slave": "[broker]\nbroker_id = 3",
     "a path for a name": '[broker]\nbroker_name = "../b"',
+    "a port for two": "[broker]\nha_port = 10911",
+    "every address, and no users": '[broker]\nhost = ""',
     "no address": '[broker]\nhost = "999.1.1.1"',
     "an address with a port": '[broker]\nhost = "127.0.0.1:80"',
     "others reach it": '[broker]\nhost = "0.0.0.0"',
@@ -113,6 +115,13 @@ def test_defaults_are_sound() -> None:
     check_settings(BrokerConfig(), RegistryConfig())
     check_files(BrokerConfig(), RegistryConfig())
     check_settings(None, None)
+
+
+def test_a_port_of_a_broker_and_a_registry() -> None:
+    with pytest.raises(ConfigError, match="registry_port and nsq_port are both 9876"):
+        check_settings(BrokerConfig(nsq_port=9876), RegistryConfig())
+    check_settings(BrokerConfig(nsq_port=9876, nsq_host="127.0.0.2"), RegistryConfig())
+    check_settings(BrokerConfig(nsq_port=0, http_port=0), RegistryConfig(lookup_port=-1, lookup_http_port=-1))
 
 
 def test_each_number_has_an_end(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ HINTS = {
 }
 # And about what a broker refused, by the code.
 REFUSALS = {
+    3: "Is -n the port of a registry (9876)? A broker's own (10911) does not know where topics are.",
     16: "`penstock topic describe NAME` shows what may be done with it; `penstock topic alter --perm` changes that.",
     17: "`penstock topic ls` lists the topics.",
     22: "`penstock delayed ls`, `penstock peek TOPIC` and `penstock message find TOPIC KEY` show what there is.",

@@ -92,7 +92,7 @@ def tail(registry: str, as_json: bool, topic: str, limit: int | None, follow: bo
     if group and channel:
         raise click.UsageError("give --group or --channel")
     tell = _printer(as_json, form)
-    kind = check_topic(registry, topic)
+    kind = check_topic(registry, topic, reads=True)
     reader: Messages
     if kind == "queue":
         if start != "last" or where or tags != "*":
@@ -320,7 +320,7 @@ def export(
 
         write(given["data"], topic, given["logs"], as_json)
         return
-    kind = check_topic(registry, topic)
+    kind = check_topic(registry, topic, reads=True)
     if kind == "log":
         if channel:
             raise click.UsageError(f"{topic} is a log topic: --channel is for queue topics")

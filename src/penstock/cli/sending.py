@@ -149,13 +149,15 @@ def _producer(
         yield producer
 
 
-def check_topic(registry: str, topic: str) -> Literal["log", "queue"]:
-    """The kind of a topic that is there. NotFound."""
+def check_topic(registry: str, topic: str, *, reads: bool = False) -> Literal["log", "queue"]:
+    """The kind of a topic that is there. NotFound; who only `reads` is not told how to make one."""
     with penstock.Admin(registry) as admin:
         try:
             return admin.route(topic).kind
         except NoRoute:
-            hint = "`penstock topic ls` lists the topics; `penstock topic add`, or --new, makes one."
+            hint = "`penstock topic ls` lists the topics" + (
+                "." if reads else "; `penstock topic add`, or --new, makes one."
+            )
             raise NotFound(f"no broker serves topic {topic!r}", hint) from None
 
 

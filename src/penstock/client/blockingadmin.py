@@ -224,7 +224,7 @@ class Admin(_BrokerAdmin):
         topic: str,
         action: Literal["add", "rm", "pause", "unpause", "empty"],
         *,
-        channel: str = "",
+        channel: str | None = None,
         level: str | None = None,
         broker: str | None = None,
     ) -> list[str]:

@@ -55,7 +55,7 @@ def _topic(name: str) -> str:
     return f"/topics/{quote(name, safe='')}/about"
 
 
-async def _change_queue(act: Act, topic: str, change: Change, channel: str = "") -> None:
+async def _change_queue(act: Act, topic: str, change: Change, channel: str | None = None) -> None:
     async with act.site.admin() as admin:
         await admin.change_queue(topic, change, channel=channel)
 

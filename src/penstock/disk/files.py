@@ -238,9 +238,11 @@ class Files:
             os.mkdir(path)
         except FileExistsError:
             return
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if path.parent == path:
                 return
+            if path.parent.is_dir():  # there, and takes no folder: /proc
+                raise _failed(error, path) from error
             self.make_folder(path.parent, durable=durable)
             self.make_folder(path, durable=durable)
             return

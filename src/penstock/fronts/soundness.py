@@ -27,6 +27,10 @@ from penstock.wire.names import REPLY_SUFFIX
 
 _HOST = re.compile(r"[\w.-]+")
 _DOORS = ("remoting_tls", "ha_tls", "registry_tls", "lookup_tls")
+_PORTS = {
+    "remoting_port": "host", "nsq_port": "nsq_host", "http_port": "http_host", "https_port": "https_host",
+    "ha_port": "ha_host", "registry_port": "host", "lookup_port": "lookup_host", "lookup_http_port": "lookup_http_host",
+}  # fmt: skip
 _LISTENERS = ("host", "nsq_host", "http_host", "https_host", "ha_host", "lookup_host", "lookup_http_host")
 
 
@@ -37,6 +41,7 @@ def check_settings(broker: BrokerConfig | None, registry: RegistryConfig | None)
             _check_words(role)
     if broker is not None:
         _check_broker(broker)
+    _check_ports(broker, registry)
 
 
 def check_addresses(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
@@ -69,7 +74,7 @@ def check_files(broker: BrokerConfig | None, registry: RegistryConfig | None) ->
                 door(getattr(role, name), name, tls)
         for name in _LISTENERS:
             host = getattr(role, name, "")
-            if host and "/" not in host:
+            if (host or name == "host") and "/" not in host and hasattr(role, name):
                 check_reach(host, open_to_others)
     if broker is not None:
         security_of(broker.security or None)
@@ -86,6 +91,20 @@ def check_reach(host: str, insecure: bool) -> None:
             f"{host or 'every address'} can be reached from other machines, and there is no authentication",
             "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want.",
         )
+
+
+def _check_ports(*roles: BrokerConfig | RegistryConfig | None) -> None:
+    """No port of one address is meant for two listeners."""
+    taken: dict[tuple[str, int], str] = {}
+    for role in (one for one in roles if one is not None):
+        for name, own in _PORTS.items():
+            host, port = getattr(role, own, "") or role.host, getattr(role, name, 0)
+            if port < 1 or "/" in host or (name == "https_port" and not (role.tls_cert or role.tls_key)):
+                continue
+            if (other := taken.setdefault((host, port), name)) != name:
+                raise ConfigError(
+                    f"{name} and {other} are both {port}", "Each wants one of its own; 0 is any free port."
+                )
 
 
 def _check_words(role: BrokerConfig | RegistryConfig) -> None:

@@ -48,17 +48,20 @@ class QueueAdmin(ClusterAdmin):
         topic: str,
         action: Literal["add", "rm", "pause", "unpause", "empty"],
         *,
-        channel: str = "",
+        channel: str | None = None,
         level: str | None = None,
         broker: str | None = None,
     ) -> list[str]:
         """Change a queue topic, or a channel of a topic of either kind, on every broker that has it; "add" makes it on
         all, or on one `broker`. The brokers where it was done; NoRoute when none has it, NotEverywhere when some do not answer.
+        An empty name of a channel is a ValueError: it would be the topic that goes.
 
         `level`, of a topic that is added: memory, os or disk; without it what the broker's rules say.
         """
         ext = {"topic": topic, "action": action} | ({"level": level} if level else {})
-        if channel:
+        if channel is not None:
+            if not channel:
+                raise ValueError("the name of a channel is not empty")
             ext["channel"] = channel
 
         async def change(address: str) -> bool:
