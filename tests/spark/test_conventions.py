@@ -150,6 +150,8 @@ def test_requests_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
 
     class Stager:
+        layout: dict[str, list[str]] = {}
+
         def __init__(self, *_: Any, **how: Any) -> None:
             given.append(how)
 

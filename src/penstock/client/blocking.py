@@ -22,7 +22,7 @@ from penstock.client import aio
 from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
 from penstock.client.direct import DirectSends
-from penstock.client.face import Client
+from penstock.client.face import Client, OfParent
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, WhenFull
 from penstock.client.handout import Delivery, Handout, Iteration
 from penstock.client.handover import Handover, Sending
@@ -268,8 +268,9 @@ class PushConsumer(Client):
     def close(self) -> None:
         """Stop pulling, commit what was acknowledged, leave the group."""
         _terminated.discard(self)
-        with self._inner.dispatcher.listeners.leaving():
-            super().close()
+        if not isinstance(self._inner, OfParent):
+            with self._inner.dispatcher.listeners.leaving():
+                super().close()
 
     def _leave_to_parent(self) -> None:
         """SIGTERM for the child is none for the parent's consumer."""
