@@ -31,9 +31,7 @@ def browsed(pages: Pages) -> Iterator[Json]:
         begin = after
 
         def more(body_from: int, begin: str = begin) -> Json | None:
-            found, _ = pages(
-                begin, body_from
-            )  # what is cut off is the first row of a page: it has no room behind another
+            found, _ = pages(begin, body_from)  # what is cut off is a page's first row: it has no room behind another
             return found[0] if found else None
 
         for row in rows:

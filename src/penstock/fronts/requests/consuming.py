@@ -70,9 +70,7 @@ class Consuming(Calls):
         check_topic_name(fields["topic"].encode())
         group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
         check_commits(group)
-        if (
-            queue_id >= self.topic(topic).queue_count
-        ):  # the table of offsets is of what there is: a client could fill it
+        if queue_id >= self.topic(topic).queue_count:  # else a client could fill the table of offsets
             raise Refused(f"topic[{topic}] has no queue {queue_id}")
         self.broker.groups.find(group, self.broker.now_ms)
         self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])

@@ -229,9 +229,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> BatchWriter:
     """The writer of one job. `ConfigError` when such rows cannot be written with such options."""
-    if (
-        not given
-    ):  # as from INSERT INTO a table of the catalog: the rows would go to whatever listens at the default address
+    if not given:  # as from INSERT INTO a table of the catalog: the rows would go to the default address
         raise ConfigError(
             "Spark gave no options at all: a table of its catalog cannot be written to",
             'df.write.format("penstock") with options',
