@@ -44,16 +44,22 @@ def publish(registry: str) -> Publish:
                     ]
                     await producer.send_batch(messages, queue=queue)
 
+    owners: dict[str, str] = {}
+
     def publish(topic: str, count: int, queues: int = 4, first: int = 0, size: int = 10) -> str:
+        test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
         with LogReader(registry) as reader:
             before = 0
             if topic in reader.topics():
                 before = sum(reader.offsets(queue, durable=False)[1] for queue in reader.queues(topic))
+                owner = owners.get(topic, "something else") if before else test
+                assert owner == test, f"{topic} has messages of {owner}: the log is the session's, take another name"
             asyncio.run(send(topic, count, queues, first, size))
             deadline = time.monotonic() + 60
             while sum(reader.offsets(queue)[1] for queue in reader.queues(topic)) < before + count:
                 assert time.monotonic() < deadline, "not durable within 20 s"
                 time.sleep(0.02)
+        owners[topic] = test
         return topic
 
     return publish

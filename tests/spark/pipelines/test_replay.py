@@ -30,8 +30,8 @@ def test_an_archive_is_replayed_once_and_goes_on_where_it_grew(
     for _ in range(2):
         assert replay.run(spark, **asked).topics == {"reborn": 30}
     assert counted(spark, registry, "reborn") == Counter(range(30))
-    replay.run(spark, **{**asked, "renamed": {"born": "kept"}, "keep_queue": True})
-    rows = spark.read.format("penstock").options(registry=registry).load("kept").collect()
+    replay.run(spark, **{**asked, "renamed": {"born": "samequeue"}, "keep_queue": True})
+    rows = spark.read.format("penstock").options(registry=registry).load("samequeue").collect()
     assert {(int(bytes(row["value"]).rstrip(b".")) % 2, row["partition"]) for row in rows} == {(0, 0), (1, 1)}
     publish("born", 10, queues=2, first=30)
     archive.run(spark, "born", tmp_path, registry=registry)
