@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from broker.queueside import Reader, Side
+from disk.ready_parts import SEGMENT, put
 from penstock.disk import inspecting
+from penstock.disk.files import Files
+from penstock.disk.readyqueue import Pool, ReadyQueue
 from penstock.log.verify import inspect, verify
 
 RULES = ({"name": "mem*", "level": "memory"},)
@@ -46,6 +49,25 @@ def test_every_file_of_a_folder_is_printed(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             assert list(inspect(path)), path
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_that_was_used_before_is_read_as_any_other(tmp_path: Path, clean: bool) -> None:
+    files = Files()
+    pool = Pool(tmp_path / "queues", files)
+    for name in ("t", "u"):
+        queue = ReadyQueue(tmp_path / "queues" / name, name, SEGMENT, pool, files)
+        queue.open(0)
+        for n in range(7):
+            assert put(queue, b"%d" % n) == 0
+        if name == "t":
+            queue.drop_all()
+    queue.close(clean)
+    path = tmp_path / "queues/u/u_1.queue"
+    assert [one["ordinal"] for one in entries(path, "message")] == list(range(7))
+    assert not entries(path, "damage")
+    (head,) = entries(path.with_suffix(".sums"), "header")
+    assert (head["life"], head["clean"]) == (1, clean)
 
 
 def test_what_is_in_them(folder: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put, put_one
 from penstock.disk.files import Files
-from penstock.disk.readylayout import WRITTEN_BYTES_MIN
+from penstock.disk.readylayout import LIVES, WRITTEN_BYTES_MIN
 from penstock.disk.readyqueue import Pool, ReadyQueue
 from penstock.disk.readysegment import FULL, ReadySegment
 from penstock.errors import DiskFull, StoreError
@@ -159,6 +159,59 @@ def test_a_queue_finds_no_message_of_the_one_that_had_its_segment_before(
     queue = ReadyQueue(tmp_path / heir, heir, SEGMENT, Pool(tmp_path, files), files)
     queue.open(0)
     assert bodies(queue) == [b"x" * length] * 60
+    queue.close(True)
+
+
+@pytest.mark.parametrize("heir", ["t", "u"])
+def test_pages_of_an_earlier_life_that_a_power_cut_left_hold_no_message(tmp_path: Path, heir: str) -> None:
+    """Of a segment that is used again the system wrote some pages of messages and sums, and not others; one copy of the head at
+    least, for without it the files are those of the life before.
+    """
+    files, size, page = Files(), 1 << 15, 4096
+    pool = Pool(tmp_path, files)
+    queue = ReadyQueue(tmp_path / "t", "t", size, pool, files)
+    queue.open(0)
+    for n in range(900):
+        assert put(queue, b"another's %04d" % n) == 0
+    queue.drop_all()
+    assert len(pool.spares) == 1
+    before = [path.read_bytes() for path in (pool.spares[0].path, pool.spares[0].sums_path)]
+    queue = ReadyQueue(tmp_path / heir, heir, size, pool, files)
+    queue.open(0)
+    sent = [b"the heir's%4d" % n for n in range(700)]
+    for body in sent:
+        assert put(queue, body) == 0
+    queue.take_flush()
+    paths = [queue.last.path, queue.last.sums_path]
+    after = [path.read_bytes() for path in paths]
+    queue.close(clean=False)
+    found_some = 0
+    for seed in range(100):
+        chosen = random.Random(seed)
+        for path, old, new in zip(paths, before, after, strict=True):
+            pages = range(0, len(new), page)
+            kept = [at for at in pages if chosen.random() < 0.8] or [0]
+            if path == paths[1]:
+                kept.append(chosen.choice((pages[0], pages[-1])))
+            path.write_bytes(b"".join((new if at in kept else old)[at : at + page] for at in pages))
+        queue = ReadyQueue(tmp_path / heir, heir, size, Pool(tmp_path, files), files)
+        queue.pool.after_cut = True
+        queue.open(0)
+        found = bodies(queue)
+        assert set(found) <= set(sent), seed
+        found_some += len(found) > 0
+        queue.close(False)
+    assert found_some > 30
+
+
+def test_a_file_whose_lives_are_used_up_is_not_used_again(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    for life, spares in ((LIVES - 2, 1), (LIVES - 1, 0)):
+        assert put(queue, b"x") == 0
+        queue.last.life = life
+        queue.drop_all()
+        assert len(queue.pool.spares) == spares
+        queue.pool.spares.clear()
     queue.close(True)
 
 

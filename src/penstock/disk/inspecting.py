@@ -90,18 +90,20 @@ def verify(folder: Path, add: Add) -> tuple[int, int]:
 # -- ready queues ----------------------------------------------------------------------------------------------------
 
 
-def _head(path: Path) -> tuple[int, int] | None:
-    """(first ordinal, messages when it was stopped cleanly or -1) as a sums file says it in either copy of its head."""
+def _head(path: Path) -> tuple[int, int, int] | None:
+    """(life, first ordinal, messages when it was stopped cleanly or -1) as a sums file says it in the newer copy of its head."""
     if not path.is_file():
         return None
     data = path.read_bytes()
+    found = []
     for at in (0, len(data) - HEAD.size):
         copy = data[at : at + HEAD.size]
         if at >= 0 and len(copy) == HEAD.size:
             magic, version, first, _, _, count, crc = HEAD.unpack(copy)
-            if magic == layout.MAGIC and version == layout.VERSION_NOW and crc32(copy[:_SUMMED]) == crc:
-                return first, -1 if count == _IN_USE else count
-    return None
+            ours = magic == layout.MAGIC and version & layout.VERSION_BITS == layout.VERSION_NOW
+            if ours and crc32(copy[:_SUMMED]) == crc:
+                found.append((version >> layout.LIFE_BIT, first, -1 if count == _IN_USE else count))
+    return max(found, key=lambda head: head[0], default=None)
 
 
 def _entries(path: Path, count: int) -> Iterator[tuple[int, int]]:
@@ -130,13 +132,14 @@ def _of_queue(path: Path) -> Iterator[Entry]:
                 yield _message(ordinal, at, _read(stream, at, length), stamped) | {"checked": False}
                 at, ordinal = at + length, ordinal + 1
             return
-        first, count = head
+        life, first, count = head
+        salt = life * layout.SALT
         odd: list[Entry] = []
         end = 0
         for n, (at, crc) in enumerate(_entries(path.with_suffix(".sums"), count)):
             length = _framed(_read(stream, at, layout.BODY), at, size)
             data = _read(stream, at, length) if length > 0 else b""
-            if length > 0 and crc32(data, (first + n) & _IN_USE) == crc:
+            if length > 0 and crc32(data, ((first + n) ^ salt) & layout.SUM_BITS) == crc:
                 yield from odd  # behind a message that is whole there is none that never was
                 odd = []
                 end = at + length
@@ -177,9 +180,10 @@ def _of_sums(path: Path) -> Iterator[Entry]:
     if head is None:
         yield {"kind": "bad", "why": "neither copy of its head holds"}
         return
-    yield {"kind": "header", "first": head[0], "count": head[1], "clean": head[1] >= 0}
-    for n, (start, crc) in enumerate(_entries(path, head[1])):
-        yield {"kind": "sum", "ordinal": head[0] + n, "position": start, "crc32": f"{crc:08x}"}
+    life, first, count = head
+    yield {"kind": "header", "first": first, "count": count, "clean": count >= 0, "life": life}
+    for n, (start, crc) in enumerate(_entries(path, count)):
+        yield {"kind": "sum", "ordinal": first + n, "position": start, "crc32": f"{crc:08x}"}
 
 
 # -- cursors ---------------------------------------------------------------------------------------------------------

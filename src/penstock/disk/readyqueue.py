@@ -2,7 +2,7 @@
 
     <name>_<n>.queue   'v' (1) | length (4) | id (8) | attempts (2) | mark (4) | body     length counts from id on
     <name>_<n>.sums    head, at 0 and again in the last 32 bytes:
-                       "PRDY" | version (4) | first ordinal (8) | segment size (4) | tag (4)
+                       "PRDY" | life (3) | version (1) | first ordinal (8) | segment size (4) | tag (4)
                        | count when closed cleanly, or FFFFFFFF (4) | CRC-32 of the 28 bytes before (4)
                        then for each record, at 32 + n × 8:   start | "more follows" in bit 31 (4) | CRC-32 (4)
 
@@ -10,8 +10,9 @@ The mark (gmq's delay) is 0, or in a copy of an entry of the schedule what `mark
 a kill tells by it what was copied already.
 
 A record's ordinal is its number in the queue; its id, which is also its timestamp in ns, rises from record to record of
-one broker. The sum begins with the ordinal, and the sums of a segment that is used again are cleared, so that what stood in it is
-never taken for a message; the tag says whose segment it is. The records of one MPUB all but the last say "more follows":
+one broker. The sum begins with the ordinal, mixed with the file's life (how often it was used before), and the sums of a
+segment that is used again are cleared, so that what stood in it is never taken for a message; the tag says whose segment it
+is. The records of one MPUB all but the last say "more follows":
 of a batch that was cut off nothing is found. Positions are found by going through the sums (rule R11), not from memory.
 
 Where sums are lost the records are found by their lengths, and behind the last one stands a zero: they are served
@@ -90,7 +91,7 @@ class Pool:
         """A finished segment: its name goes away at once, its room when a thread has time."""
         self._number += 1
         segment.move(self.folder / f".spare_{self._number}.queue")
-        if len(self.spares) < POOL_MAX:
+        if len(self.spares) < POOL_MAX and segment.life + 1 < layout.LIVES:
             self.spares.append(segment)
         else:
             self._gone.append(segment)
@@ -314,7 +315,7 @@ class ReadyQueue(Stream):
             segment = self.pool.take(size)
             if segment is not None:
                 segment.tag = self.tag
-                segment.begin(self.total)
+                segment.begin_again(self.total)
                 segment.move(path)
             else:
                 segment = ReadySegment(path, size, self.files, self.tag)
@@ -358,7 +359,7 @@ class ReadyQueue(Stream):
         put64(base, to + layout.ID, message_id)
         put16(base, to + layout.ATTEMPTS, attempts)
         put32(base, to + layout.MARK, self._mark)
-        crc = segment.first + segment.count
+        crc = (segment.first + segment.count) ^ segment.salt
         crc = crc32_head(layout.LETTER, length + layout.COUNTED_BYTES, message_id, attempts, self._mark, crc)
         crc = crc32(body, at, length, crc)  # not of the copy: that would wait for its page to come from memory
         copy(base, to + layout.BODY, body, at, length)

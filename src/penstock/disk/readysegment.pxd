@@ -6,7 +6,7 @@ cdef long long _FETCHED_MAX
 
 cdef class SegmentFile:
     cdef public object path, files, map, sums_map
-    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, synced, synced_count
+    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, synced, synced_count, life, salt
     cdef public set damaged
     cdef public int fd, sums_fd
     cdef public bint named, clean, unverified, cut, scattered
@@ -15,6 +15,7 @@ cdef class SegmentFile:
     cdef long long _references
 
     cpdef bint lent(self) except -1
+    cdef void _live(self, long long life) noexcept
     @cython.locals(head=object, base=cython.p_uchar, crc=cython.longlong)
     cdef bint write(self, long long message_id, long long attempts, long long mark, const unsigned char *body, long long at, long long length, long long more) except -1
     @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong, least=cython.longlong, have=cython.longlong)
@@ -49,7 +50,7 @@ cdef class ReadySegment(SegmentFile):
     cpdef list marked(self)
     cpdef clip(self, long long ordinal)
     cdef long long _crc(self, long long n, long long at, long long length) noexcept
-    @cython.locals(stored=cython.longlong)
+    @cython.locals(stored=cython.longlong, told=cython.bint)
     cpdef int _judge(self, long long n, long long at, long long length) except -1
     cpdef _remake(self, long long n, long long at, long long length)
     @cython.locals(length=cython.longlong, there=cython.bint)

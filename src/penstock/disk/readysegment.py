@@ -63,7 +63,7 @@ log = logging.getLogger("penstock.disk")
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
 SMALL = 256 << 10  # below, a page is faulted in alone: the system would zero megabytes around the first one
 NOT_CLEAN = 0xFFFFFFFF  # the count of a segment that is in use
-HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
+HEAD = Struct(">IIQIIII")  # magic, life and version, first ordinal, segment size, tag, count, sum
 _OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
 _SUMMED = 28  # bytes of a head
 _FETCHED_MAX = 512  # of a larger record only the beginning would come sooner
@@ -77,6 +77,7 @@ CHECKED, UNCHECKED, FOREIGN, OLD_DOUBT = 0, 1, 2, 3  # what opening may find
 class Head(NamedTuple):
     """What a head says."""
 
+    life: int
     first: int
     size: int
     tag: int
@@ -91,6 +92,8 @@ class SegmentFile:
         self.size = size
         self.files = files
         self.tag = tag  # whose segment it is: a power cut may leave a new name over old contents
+        self.life = 0  # how often the files were used before
+        self.salt = 0  # of its life: a sum of an earlier one holds for no record of this
         self.first = 0
         self.count = 0
         self.end = 0  # behind the last record
@@ -123,7 +126,7 @@ class SegmentFile:
             self._map(create=True)
             if self.room(0, 0):
                 raise DiskFull(f"no room for {self.path.name}")
-            self.begin(first)
+            self._begin(first)
         except BaseException:
             self.close()
             self.files.unlink(self.path)
@@ -150,6 +153,10 @@ class SegmentFile:
         """Whether somebody still holds a view of it: its bytes must stay."""
         return getrefcount(self.map) > self._references
 
+    def _live(self, life: int) -> None:
+        self.life = life
+        self.salt = life * layout.SALT & layout.SUM_BITS
+
     def expect(self, scattered: bool) -> None:
         """Tell the system how the records are touched: here and there, or one behind the other by those who read. Reading ahead
         of a writer would fill megabytes with small pages of zeros.
@@ -158,8 +165,12 @@ class SegmentFile:
             self.map.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
             self.scattered = scattered
 
-    def begin(self, first: int) -> None:
-        """Start as an empty segment whose first record gets this ordinal."""
+    def begin_again(self, first: int) -> None:
+        """Start once more, as an empty segment whose first record gets this ordinal."""
+        self._live(self.life + 1)
+        self._begin(first)
+
+    def _begin(self, first: int) -> None:
         self.expect(scattered=True)
         self.first = first
         self.warm = max(self.warm, self.end)
@@ -186,7 +197,7 @@ class SegmentFile:
         """Both copies of the head. The count and the sum over it are one store each time: kill -9 leaves no half."""
         for at in (0, self.sums_size - layout.HEAD_BYTES):
             put32(self.sums, at, layout.MAGIC)
-            put32(self.sums, at + layout.VERSION, layout.VERSION_NOW)
+            put32(self.sums, at + layout.VERSION, self.life << layout.LIFE_BIT | layout.VERSION_NOW)
             put64(self.sums, at + layout.FIRST, self.first)
             put32(self.sums, at + layout.SEGMENT_SIZE, self.size)
             put32(self.sums, at + layout.TAG, self.tag)
@@ -253,7 +264,7 @@ class SegmentFile:
     def sum_matches(self, n: int, at: int, limit: int) -> int:
         """The length of record n if it stands at `at` and its sum holds, else 0."""
         length = self.framed(at, limit)
-        if length and crc32(self.base, at, length, self.first + n) != self.sum(n):
+        if length and crc32(self.base, at, length, (self.first + n) ^ self.salt) != self.sum(n):
             return 0
         return length
 
@@ -269,7 +280,7 @@ class SegmentFile:
             put64(base, layout.ID, message_id)
             put16(base, layout.ATTEMPTS, attempts)
             put32(base, layout.MARK, mark)
-            crc = crc32(body, at, length, crc32(base, 0, layout.BODY, self.first + self.count))
+            crc = crc32(body, at, length, crc32(base, 0, layout.BODY, (self.first + self.count) ^ self.salt))
             if self.end < self.warm:  # records of an earlier life stand behind: this one begins when all of it is there
                 put8(base, 0, 0)
             parts: list[bytes | bytearray | memoryview] = [head, lend(body, at, length)]
@@ -289,7 +300,7 @@ class SegmentFile:
 
     def seal(self, at: int, length: int, more: int) -> None:
         """The record written at `at` counts from now on; `more` is bit 31 when messages of the same batch follow."""
-        crc = crc32(self.base, at, length, self.first + self.count)
+        crc = crc32(self.base, at, length, (self.first + self.count) ^ self.salt)
         put32(self.sums, layout.START + self.count * layout.ENTRY_BYTES, at | more)
         put32(self.sums, layout.CRC + self.count * layout.ENTRY_BYTES, crc)
         self.count += 1
@@ -335,11 +346,15 @@ class ReadySegment(SegmentFile):
         """
         size = self.path.stat().st_size
         heads, old = self._read_heads(size)
-        own = [head for head in heads if head.tag == self.tag]
+        # A power cut may leave one copy of an earlier life.
+        head = max(
+            heads,
+            key=lambda head: (head.life, head.tag == self.tag, head.first),
+            default=Head(0, 0, max(size, layout.SMALLEST), self.tag, NOT_CLEAN),
+        )
         self.named = True
-        if heads and not own:
+        if head.tag != self.tag:
             return FOREIGN
-        head = max(own, default=Head(0, max(size, layout.SMALLEST), 0, NOT_CLEAN))
         self.size = head.size
         self.sums_size = _sums_size(self.size)
         self.fd = self.files.open(self.path)
@@ -353,10 +368,11 @@ class ReadySegment(SegmentFile):
         told = [end for begin, end in self.files.data_ranges(self.sums_fd, 0, tail) if begin < pages_end]
         self.sums_written = max(told, default=min(tail, words.PAGE_BYTES))
         self.allocated = self.sums_allocated = 0
-        if not own:
+        self._live(head.life)
+        if not heads:
             return UNCHECKED
         self.first = head.first
-        clean = head.records if all(head == other for other in own) and head.records <= self._most() else -1
+        clean = head.records if all(head == other for other in heads) and head.records <= self._most() else -1
         if old and (clean > 0 or self._aligned(limit)) and not self._begins_good(limit):
             return OLD_DOUBT
         self.cut = after_cut and clean < 0 and not old
@@ -384,13 +400,14 @@ class ReadySegment(SegmentFile):
         for data in copies:
             if len(data) == HEAD.size:
                 magic, version, first, segment_size, tag, count, crc = HEAD.unpack(data)
-                if magic == layout.MAGIC and version == layout.VERSION_NOW and crc32_of(data[:_SUMMED]) == crc:
-                    found.append(Head(first, segment_size, tag, count))
+                ours = magic == layout.MAGIC and version & layout.VERSION_BITS == layout.VERSION_NOW
+                if ours and crc32_of(data[:_SUMMED]) == crc:
+                    found.append(Head(version >> layout.LIFE_BIT, first, segment_size, tag, count))
         if not found and len(front) == _OLD_HEAD.size:
             magic, version, first, segment_size, count = _OLD_HEAD.unpack(front)
             old = magic == layout.MAGIC and version == _OLD_VERSION
             if old and first < _OLD_FIRST_END and size <= segment_size < _OLD_SIZE_END:
-                return [Head(first, segment_size, self.tag, min(count, NOT_CLEAN))], True
+                return [Head(0, first, segment_size, self.tag, min(count, NOT_CLEAN))], True
         return found, False
 
     def _most(self) -> int:
@@ -499,7 +516,7 @@ class ReadySegment(SegmentFile):
             n -= 1
 
     def _crc(self, n: int, at: int, length: int) -> int:
-        return crc32(self.base, at, length, self.first + n)
+        return crc32(self.base, at, length, (self.first + n) ^ self.salt)
 
     def _judge(self, n: int, at: int, length: int) -> int:
         """Record n stands at `at` and its sum does not hold: 1 when it is the sum that is damaged, and it is made again; 0
@@ -507,12 +524,8 @@ class ReadySegment(SegmentFile):
         """
         if self._written(n):
             stored = self.sum(n)
-            if (
-                stored
-                and stored != layout.NO_SUM
-                and self.start(n) == at
-                and not _one_bit(stored ^ self._crc(n, at, length))
-            ):
+            told = stored != 0 and stored != layout.NO_SUM and self.start(n) == at
+            if told and not _one_bit(stored ^ self._crc(n, at, length)):
                 self.damaged.add(n)
                 return 0
         if self.cut:
