@@ -55,6 +55,7 @@ def test_bits_beside_a_set(tmp_path_factory: pytest.TempPathFactory, begin: int,
             assert file.beyond == len(finished)
         around = {committed, committed + 1, *finished, *(o + 1 for o in finished)}
         assert {o for o in around if file.finished(o)} == finished
+        assert file.reach() == max({committed, *(o + 1 for o in finished)})
 
 
 def test_the_window_has_an_end(tmp_path: Path) -> None:

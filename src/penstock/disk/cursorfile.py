@@ -275,7 +275,8 @@ class CursorFile:
                 n = layout.BITS_BYTES - 1
                 while n >= 0 and self.base[at + layout.BITS + n] == 0:
                     n -= 1
-                found = max(found, first + (n + 1) * words.BYTE_BITS) if n >= 0 else found
+                if n >= 0:
+                    found = max(found, first + n * words.BYTE_BITS + int(self.base[at + layout.BITS + n]).bit_length())
         return found
 
     def told(self) -> bytes:

@@ -57,6 +57,23 @@ def test_a_paused_topic_gives_when_it_goes_on(tmp_path: Path, level: str) -> Non
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_what_a_paused_topic_held_and_was_emptied_of_is_in_no_count_after_a_restart(tmp_path: Path, level: str) -> None:
+    side = Side(tmp_path, level=level)
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"c")
+    side.queueing.publish(topic, [b"before"] * 5)
+    side.turn()
+    topic.pause()
+    side.queueing.publish(topic, [b"while"] * 7)
+    side.turn()
+    topic.empty()
+    side.reopen(clean=True)
+    topic = side.queueing.topics[b"t"]
+    assert (topic.depth(), topic.channels[b"c"].depth()) == (0, 5)
+    side.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_emptied_and_deleted(tmp_path: Path, level: str) -> None:
     side = Side(tmp_path, level=level)
     topic = side.queueing.topic(b"t")
