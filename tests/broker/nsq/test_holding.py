@@ -41,6 +41,29 @@ def bodies(side: Side, reader: Reader, topic: LogChannels, channel: bytes = b"c"
 
 
 @pytest.mark.parametrize("clean", [True, False])
+def test_a_topic_that_was_paused_without_channels_gives_all_channels_everything_once_it_goes_on(
+    tmp_path: Path, clean: bool
+) -> None:
+    side = Side(tmp_path, topic=({"name": "t", "kind": "log", "queues": 2},))
+    topic = topic_of(side)
+    side.queueing.publish(topic, [b"1", b"2"])
+    topic.pause()
+    readers = {name: add(side, topic, name) for name in (b"a", b"b")}
+    assert {name: bodies(side, reader, topic, name) for name, reader in readers.items()} == {b"a": [], b"b": []}
+    assert topic.depth() == 2
+    side.queueing.write_table()
+    side.reopen(clean)
+    topic = topic_of(side)
+    assert topic.depth() == 2
+    readers = {name: add(side, topic, name) for name in (b"a", b"b")}
+    assert not any(bodies(side, reader, topic, name) for name, reader in readers.items())
+    topic.unpause()
+    for name, reader in readers.items():
+        assert sorted(bodies(side, reader, topic, name)) == [b"1", b"2"]
+    side.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
 def test_a_paused_topic_gives_its_channels_what_came_before(tmp_path: Path, clean: bool) -> None:
     side = Side(tmp_path, ha_port=0)
     topic = topic_of(side)

@@ -148,6 +148,8 @@ class LogChannels(Topic):
         group = self._core.offsets.table.get((self.name.decode(), name.decode()), {})
         if ephemeral:
             self._lanes.forget(name)
+        if self.paused and not self.channels:  # it gets nothing yet, neither what came before the pause
+            self.hold([self.holding.first(queue) for queue in self.stored.queues])
         for number, queue in enumerate(self.stored.queues):
             begin = self.holding.first(queue)
             if self.channels:
