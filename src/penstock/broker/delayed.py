@@ -126,6 +126,8 @@ class Delayed:
         schedule = self.broker.schedule
         due = schedule.get(id_)
         row = None if due is None else self.row(due, Wanted())
+        if row is not None:
+            self.broker.queueing.deferral.take_back(str(row["topic"]).encode(), id_)
         if due is None or row is None or schedule.fire_now(id_) is None:
             raise Refused(f"no delayed message {id_}", remoting=ResponseCode.QUERY_NOT_FOUND, http=404)
         return due, row

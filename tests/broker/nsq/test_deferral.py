@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Delivery, Reader, Side
+from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.nsq.deferral import Deferral
 
 
@@ -175,4 +176,83 @@ def test_what_is_due_before_there_is_a_channel_again_is_gone(tmp_path: Path) -> 
     for _ in range(3):
         side.turn(100)
     assert all_that_comes(side, b"a", 1) == []
+    side.close()
+
+
+def given_back_while_paused(side: Side) -> None:
+    """A channel gives one of its messages back for a second; its topic is paused, and gets another."""
+    topic = side.queueing.topic(b"t")
+    channel = topic.channel(b"c")
+    side.queueing.publish(topic, [b"own"])
+    side.turn()
+    reader = subscribe(side, b"c")
+    (message,) = reader.deliveries()
+    assert channel.requeue(reader, message.id, 1_000, side.broker.mono_ms) == 0
+    topic.pause()
+    side.queueing.publish(topic, [b"topic's"])
+    side.turn()
+    channel.remove(reader)
+    for _ in range(4):
+        side.turn(2_000)
+    assert (topic.depth(), channel.depth(), channel.deferred_count) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("stop", ["none", "clean", "kill"])
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_what_a_channel_gave_back_is_not_emptied_with_its_paused_topic(tmp_path: Path, level: str, stop: str) -> None:
+    """It comes when the topic goes on."""
+    side = Side(tmp_path, level=level)
+    given_back_while_paused(side)
+    side.queueing.topics[b"t"].empty()
+    if stop != "none":
+        side.turn()
+        side.reopen(stop == "clean")
+        side.turn(2_000)
+    topic = side.queueing.topics[b"t"]
+    assert (topic.depth(), topic.channels[b"c"].deferred_count) == (0, 1)
+    topic.unpause()
+    assert [one.body for one in all_that_comes(side, b"c")] == [b"own"]
+    assert topic.channels[b"c"].deferred_count == 0
+    assert list(side.broker.schedule.entries()) == []
+    side.close()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "channel emptied", "channel deleted", "topic deleted"])
+def test_what_a_paused_topic_holds_back_goes_with_who_is_owed_it(tmp_path: Path, how: str) -> None:
+    side = Side(tmp_path)
+    given_back_while_paused(side)
+    topic = side.queueing.topics[b"t"]
+    if how == "cancelled":
+        delayed = Delayed(side.broker)
+        ((row, *_), _) = delayed.page(Wanted(), None, 10)
+        delayed.cancel(row["id"])
+    elif how == "channel emptied":
+        topic.empty_channel(topic.channels[b"c"])
+    elif how == "channel deleted":
+        topic.delete_channel(b"c")
+    else:
+        side.queueing.delete(topic)
+    side.turn()
+    if how != "topic deleted":
+        topic.unpause()
+    for _ in range(4):
+        side.turn(2_000)
+    assert list(side.broker.schedule.entries()) == []
+    assert side.queueing.deferral.held == {}
+    if how in ("cancelled", "channel emptied"):
+        assert [one.body for one in all_that_comes(side, b"c")] == [b"topic's"]
+    side.close()
+
+
+def test_a_message_that_is_fired_while_its_topic_is_paused_comes_when_it_goes_on(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    given_back_while_paused(side)
+    delayed = Delayed(side.broker)
+    ((row, *_), _) = delayed.page(Wanted(), None, 10)
+    delayed.fire(row["id"])
+    side.turn(2_000)
+    topic = side.queueing.topics[b"t"]
+    assert topic.channels[b"c"].depth() == 0
+    topic.unpause()
+    assert sorted(one.body for one in all_that_comes(side, b"c")) == [b"own", b"topic's"]
     side.close()

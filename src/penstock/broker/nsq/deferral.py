@@ -3,7 +3,8 @@
     REQ, 1 s     channel ─ give_back ─▶ entry in the log (timer topic) ─▶ schedule          this append is acknowledged
                  its old place is finished when the entry is flushed (`moving.leave`)
     DPUB         the same entry, with no channel and no old place: for every channel that is owed it (`claims`)
-    due          schedule ─ deliver ─▶ copy in a ready queue, with the entry's mark         flush of the entry comes first
+    due          schedule ─ deliver ─▶ copy in a ready queue, with the entry's mark         flush of the entry comes first,
+                 and of a paused queue topic with channels its going on
                  queue topic: one copy in the topic's queue      log topic: one in the channel's own queue, `.again`
     over         "done" record in the log ─▶ schedule forgets     when the copy is flushed (`moving.arrive`, `settle`)
 
@@ -58,6 +59,7 @@ class Deferral:
         self._claims = claims
         self._moving = moving
         self.early: dict[int, tuple[Deferred, bytes]] = {}  # due, and not on the disk yet
+        self.held: dict[bytes, set[int]] = {}  # due, and of a paused topic's channels
         self._when_copied: dict[int, list[Callable[[], None]]] = {}
         self.leaving: set[Left] = set()  # dead letters on their way to another topic
 
@@ -171,6 +173,10 @@ class Deferral:
         claimants = self._claims.claimants(topic, about, schedule_id)
         if claimants is not None and not claimants:
             return core.sending.put_over(schedule_id)
+        if isinstance(topic, QueueTopic) and topic.paused and topic.channels:
+            # A copy would stand behind what the topic holds, and go with it when the topic is emptied: it is the channels' own.
+            self.held.setdefault(topic.name, set()).add(schedule_id)
+            return True
         if topic.redeliver(about.stamp_ns, about.id, about.attempts, body, claimants, schedule_id):
             return False
         self.stop_counting(about, schedule_id)
@@ -185,6 +191,20 @@ class Deferral:
                 self._core.schedule.put_back(schedule_id)
             for call in self._when_copied.pop(schedule_id, ()):
                 call()
+
+    def release(self) -> None:
+        """What is due goes to the channels of topics that go on. At the end of every turn."""
+        for name in [name for name in self.held if (topic := self._topics.get(name)) is None or not topic.paused]:
+            for schedule_id in self.held.pop(name):
+                self._core.schedule.put_back(schedule_id)
+            self._core.alarm.set(self._core.time.mono_ms)
+
+    def take_back(self, topic: bytes, schedule_id: int) -> None:
+        """One that is held may be handed out again: it is fired, moved or cancelled."""
+        held = self.held.get(topic, set())
+        if schedule_id in held:
+            held.remove(schedule_id)
+            self._core.schedule.put_back(schedule_id)
 
     def when_copied(self, schedule_id: int, call: Callable[[], None]) -> None:
         """Call once a message that was fired is in its queue: now, or behind the flush of its entry."""

@@ -211,6 +211,8 @@ class Queueing:
             moving.settle(self.flush)
         if self.deferral.early:
             self.deferral.deliver_early()
+        if self.deferral.held:
+            self.deferral.release()
         if self._lagging:
             self._look_at_lagging()
         while turns.marked():
