@@ -243,6 +243,10 @@ def test_a_topic_changes_its_kind(broker: Broker, run: Run) -> None:
     assert "turned is a queue topic" in run("topic", "convert", "turned", "--to", "queue", "--yes")
     (row,) = rows_of(run("channel", "ls", "turned", "--json"))
     assert row["channel"] == "c"
+    found = [row["kind"] for row in run("topic", "ls", rows=True) if row["topic"] == "turned"]
+    assert found == ["queue"]  # the registry has forgotten that it was a log topic
+    assert "turned" in run("top", "--count", "1")
+    run("send", "turned", "y")
 
 
 def test_a_topic_whose_delayed_messages_outlive_it(broker: Broker, run: Run) -> None:

@@ -12,7 +12,8 @@ import click
 
 import penstock
 from penstock.cli.tools import DAY_S, Amount, print_rows, printable, repeat, with_json, with_registry
-from penstock.errors import NoRoute
+from penstock.errors import BrokerRefused, NoRoute
+from penstock.wire.codes import ResponseCode
 
 Row = dict[str, object]
 CLEAR = "\x1b[H\x1b[2J"
@@ -37,8 +38,13 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
     rows: list[Row] = []
     ends: dict[str, int] = {}
     for name in admin.topics():
-        with suppress(NoRoute):  # deleted meanwhile
+        try:
             ends[name] = sum(stats.max_offset for stats in admin.topic_stats(name).values())
+        except NoRoute:  # deleted meanwhile
+            continue
+        except BrokerRefused as error:  # deleted at its broker alone: name servers keep what they have heard
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
     for group, queues in admin.all_group_stats().items():
         for topic in {queue.topic for queue in queues}:
             of = [stats for queue, stats in queues.items() if queue.topic == topic]

@@ -177,8 +177,7 @@ class Admin(GroupAdmin):
             await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
 
         await self._at_all(delete, having)
-        await self._cluster.ask_registry(RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
-        self._cluster.routes.pop(topic, None)
+        await self._forget_route(topic)
 
     async def _delete_queue(self, topic: str) -> None:
         """Delete what is no log topic. NoRoute when no broker has it; RocketMQ's have none such."""

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from penstock.client.aio.cluster import Cluster
-from penstock.client.routes import Json
+from penstock.client.routes import Json, join_address, split_addresses
 from penstock.clock import Clock
-from penstock.errors import NoRoute, NotEverywhere, NotFound, PenstockError, WireError
+from penstock.errors import ConnectionLost, NoRoute, NotEverywhere, NotFound, PenstockError, TimedOut, WireError
 from penstock.security import Security
 from penstock.wire.codes import (
     RequestCode,
@@ -45,6 +45,7 @@ class ClusterAdmin:
         clock: Clock | None = None,
     ) -> None:
         self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=security)
+        self._registries = [join_address(*address) for address in split_addresses(registry)]
 
     async def start(self) -> Self:
         """Connect to a name server. ConnectionLost when none answers."""
@@ -178,6 +179,19 @@ class ClusterAdmin:
         if not isinstance(value, dict):
             raise WireError("the body is no object")
         return value
+
+    async def _forget_route(self, topic: str) -> None:
+        """Let every name server forget where a log topic was: they keep what brokers no longer tell, and tell each other nothing.
+        One that does not answer is passed over, for it knows nothing after its next start; unless none does.
+        """
+        request = RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        asked = [self._cluster.ask(address, request) for address in self._registries]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in failed:
+            if len(failed) == len(answers) or not isinstance(error, ConnectionLost | TimedOut):
+                raise error
+        self._cluster.routes.pop(topic, None)
 
     async def _json(self, code: int, ext: dict[str, str] | None = None) -> Json:
         value = loads((await self._cluster.ask_registry(RemotingCommand(code, ext))).body)

@@ -153,7 +153,8 @@ class QueueAdmin(ClusterAdmin):
 
     async def convert_topic(self, topic: str, kind: Literal["log", "queue"], *, dry_run: bool = False) -> list[Json]:
         """A topic becomes of this kind at every broker that has it, if nothing would be lost at any: a row for each, `against`
-        says what would. BrokerRefused with that, and none is changed. NotFound when no broker has it.
+        says what would. BrokerRefused with that, and none is changed. NotFound when no broker has it. The name servers, which
+        keep what brokers no longer tell, forget where a log topic was.
         """
         rows: list[Json] = []
         for dry in (True,) if dry_run else (True, False):
@@ -172,6 +173,8 @@ class QueueAdmin(ClusterAdmin):
             against = [text for row in rows for text in row["against"]]
             if against and not dry_run:
                 raise BrokerRefused(ResponseCode.SYSTEM_ERROR, "; ".join(against))
+        if kind == "queue" and not dry_run:
+            await self._forget_route(topic)
         self._cluster.routes.pop(topic, None)
         return rows
 
