@@ -257,7 +257,7 @@ def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
             raise ConfigError(f"--set: {name.strip()} is no setting of the {roles[0]}", hint)
         if role not in roles:
             raise ConfigError(f"--set: unknown setting {name.strip()}", "`penstock settings` prints them all.")
-        said[role][own] = _rules(text) if (role, own) == ("broker", "topic") else text
+        said[role][own] = text
     return said
 
 
@@ -271,18 +271,6 @@ def _names(role: str) -> set[str]:
     from penstock.config import defaults
 
     return set(defaults(_roles()[role]))
-
-
-def _rules(text: str) -> tuple[object, ...]:
-    """The `[[topic]]` rules as JSON."""
-    try:
-        rules = json.loads(text)
-    except ValueError:
-        rules = None
-    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        hint = """Such as topic='[{"name": "bank*", "level": "disk"}]', or [[topic]] in the file that --config names."""
-        raise ConfigError("--set: topic is not a list of rules in JSON", hint)
-    return tuple(rules)
 
 
 @main.command()
