@@ -76,17 +76,33 @@ def _plain(value: object) -> object:
 @config.command("check")
 @with_json
 @_given
-def config_check(as_json: bool, file: str | None, data: str | None, settings: tuple[str, ...]) -> None:
+@click.option(
+    "--role",
+    type=click.Choice(["up", "broker", "registry"]),
+    default="up",
+    show_default=True,
+    help="What is to be started: both as `penstock up` has them, or one alone.",
+)
+def config_check(as_json: bool, file: str | None, data: str | None, settings: tuple[str, ...], role: str) -> None:
     """Whether a broker and a registry could be started with these settings: exit code 0, or 2 and why not."""
+    from penstock.cli.main import both
     from penstock.fronts.soundness import check_addresses, check_files, check_settings
     from penstock.registration.engine import check_engine
 
     said = _said(settings, data)
-    count = sum(row["source"] != "default" for row in _rows(file, said))
-    roles = load(BrokerConfig, "broker", file, said["broker"]), load(RegistryConfig, "registry", file, said["registry"])
-    check_settings(*roles)
-    check_addresses(*roles)
-    check_engine(roles[0])
+    checked = [one for one, _ in _ROLES if role in ("up", one)]
+    count = sum(
+        row["source"] != "default" and str(row["setting"]).partition(".")[0] in checked for row in _rows(file, said)
+    )
+    broker = load(BrokerConfig, "broker", file, said["broker"]) if "broker" in checked else None
+    registry = load(RegistryConfig, "registry", file, said["registry"]) if "registry" in checked else None
+    roles = both(data, None, file, settings, {}) if role == "up" else (broker, registry)
+    # `up` passes over some of what is said of the registry alone.
+    for some in ((broker, None), (None, registry), roles):
+        check_settings(*some)
+        check_addresses(*some)
+    if broker is not None:
+        check_engine(broker)
     check_files(*roles)
     if as_json:
         print_rows([{"ok": True, "set": count}], True)

@@ -313,7 +313,7 @@ def up(
         settings = (*settings, f"broker.level={level}")
 
     def read() -> tuple[BrokerConfig, RegistryConfig]:
-        return _both(data, host, config, settings, dict(ports))
+        return both(data, host, config, settings, ports)
 
     broker, registry = read()
     if console_port is None:  # a broker on ports of its own is somebody's experiment
@@ -359,13 +359,13 @@ def doctor(
     from penstock.cli.doctor import rows
     from penstock.cli.tools import print_rows
 
-    found = rows(*_both(data, host, config, settings, ports))
+    found = rows(*both(data, host, config, settings, ports))
     print_rows(found, as_json)
     sys.exit(1 if any(row["advice"] for row in found) else 0)
 
 
-def _both(
-    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], ports: dict[str, int | None]
+def both(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], ports: Mapping[str, int | None]
 ) -> tuple[BrokerConfig, RegistryConfig]:
     """The settings of a broker and a registry that run together."""
     from msgspec.structs import replace
@@ -375,8 +375,10 @@ def _both(
     from penstock.fronts.soundness import check_addresses
 
     said = set_flags(settings, "broker", "registry")
-    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
-    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
+    registrys = ("registry_port", "lookup_port", "lookup_http_port")
+    own = {name: port for name, port in ports.items() if name in registrys} | said["registry"]
+    brokers = {name: port for name, port in ports.items() if name not in registrys} | said["broker"]
+    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | brokers)
     broker = replace(broker, users=str(users_file(broker.users, broker.data)))  # one file for all of them
     # What the two have in common is set for both.
     shared = (
