@@ -31,6 +31,7 @@ from penstock.client.routes import Json
 from penstock.errors import PenstockError
 
 PURGE_TO = "end, an offset"
+COUNT_MAX = (1 << 63) - 1
 
 
 @click.group(cls=Whole)
@@ -172,6 +173,9 @@ def topic_alter(
     force, dry_run, size = bool(more["force"]), bool(more["dry_run"]), more["retention_bytes"]
     keep_ms = None if retention is None else 0 if retention == "0" else duration_ms(retention, "--retention")
     keep_bytes = None if size is None else size_bytes(str(size), "--retention-bytes")
+    for option, text, number in (("--retention", retention, keep_ms), ("--retention-bytes", size, keep_bytes)):
+        if (number or 0) > COUNT_MAX:
+            raise click.BadParameter(f"{text!r} is more than a broker counts; 0 sets no limit", param_hint=option)
     trace = None if more["trace"] is None else bool(more["trace"])
     if all(one is None for one in (queues, level, perm, keep_ms, keep_bytes, trace)):
         raise click.UsageError(
