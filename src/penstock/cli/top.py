@@ -11,7 +11,7 @@ from contextlib import suppress
 import click
 
 import penstock
-from penstock.cli.tools import DAY_S, Amount, print_rows, printable, repeat, with_json, with_registry
+from penstock.cli.tools import DAY_S, Amount, look_again, looking, print_rows, printable, with_json, with_registry
 from penstock.errors import BrokerRefused, NoRoute
 from penstock.wire.codes import ResponseCode
 
@@ -124,7 +124,7 @@ def top(registry: str, as_json: bool, interval: float, count: int | None) -> Non
     """Show topics with their readers, rates and lag, the busiest first, again and again until Ctrl-C."""
     rates = Rates()
     screen = sys.stdout.isatty() and not as_json
-    with suppress(KeyboardInterrupt), penstock.Admin(registry) as admin:
+    with suppress(KeyboardInterrupt), looking(registry) as admin:
 
         def show() -> None:
             rows = snapshot(admin, rates, time.monotonic())
@@ -136,4 +136,4 @@ def top(registry: str, as_json: bool, interval: float, count: int | None) -> Non
             else:
                 click.echo("\n".join(lines(rows, 200, 1 << 30)))
 
-        repeat(show, interval, count)
+        look_again(admin, show, interval, count)
