@@ -176,12 +176,23 @@ def _through_channel(
 ) -> Messages:
     """A queue topic, through a channel."""
     if channel is None:
+        _check_spares(registry, topic)
         channel = f"tail{secrets.randbelow(1_000_000):06d}{EPHEMERAL[0].decode()}"
     elif not new:
         check_channel(registry, topic, channel)
     consumer = penstock.PushConsumer(channel, registry, kind="queue", in_flight_max=min(limit or 100, 100))
     consumer.subscribe(topic)
     return _taken(consumer, follow, limit)
+
+
+def _check_spares(registry: str, topic: str) -> None:
+    """NotFound where a topic has no channel, and holds messages: they wait for the first one, and would go with ours."""
+    with penstock.Admin(registry) as admin:
+        if any(row["channels"] for row in admin.queue_topics(topic)):
+            return
+        if any(admin.browse(topic, state=state, limit=1) for state in ("ready", "deferred")):
+            hint = f"`penstock peek {topic}` shows them; --channel NAME --new takes them, and keeps what is not shown."
+            raise NotFound(f"topic {topic!r} has no channel yet, and its messages wait for the first one", hint)
 
 
 def check_channel(registry: str, topic: str, channel: str) -> None:
