@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from penstock.cli.sparkrun import fail, on_spark, run_job
+from penstock.cli.tools import with_registry
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.redrive import Asked as RedriveAsked
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.stats import Asked as StatsAsked
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; no progress.")
-_REGISTRY = click.option(
-    "--registry", default="127.0.0.1:9876", show_default=True, help="Name servers, separated by ';'."
-)
 _SINCE = click.option("--from", "since", default="", help="Stored at or after this moment (ISO 8601 or milliseconds).")
 _UNTIL = click.option("--to", "until", default="", help="Stored before this moment.")
 
@@ -56,7 +54,7 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @click.command()
 @click.argument("topics", nargs=-1)
 @click.option("--path", default="", help="A store folder or commit log instead of a live cluster.")
-@_REGISTRY
+@with_registry
 @click.option(
     "--by", "columns", default="topic", show_default=True, help="topic, partition, tags, bornHost, group; by commas."
 )
@@ -189,7 +187,7 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
 @click.argument("topics", nargs=-1)
 @click.option("--archive", default="", help="The folder of an archive.")
 @click.option("--path", default="", help="A store folder or commit log.")
-@_REGISTRY
+@with_registry
 @click.option("--map", "pairs", multiple=True, help="OLD=NEW: send topic OLD to NEW; may be given again.")
 @_SINCE
 @_UNTIL
@@ -217,7 +215,7 @@ def replay(pairs: tuple[str, ...], master: str | None, as_json: bool, **asked: U
 
 @click.command()
 @click.argument("group")
-@_REGISTRY
+@with_registry
 @click.option("--where", default="", help="A condition in SQL: reconsumeTimes > 3 and tags = 'paid'")
 @click.option("--tag", default="", help="Only those with this tag.")
 @click.option("--key", default="", help="Only those with this key.")
