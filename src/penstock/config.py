@@ -433,6 +433,8 @@ def _fit(name: str, kind: type, value: object) -> Any:
     if kind is str:
         if not isinstance(value, (str, *_OTHERWISE.get(name, ()))) or not (text := str(value)).isprintable():
             raise ConfigError(f"{name} cannot be {value!r}", 'It wants a text of one line, in TOML in quotes: "…".')
+        if name == "data" and not text:
+            raise ConfigError("data is empty", "It is the folder that everything is kept in; . is the present one.")
         return text
     text = str(value).strip()
     if text.lower() in _TRUTHS:

@@ -72,6 +72,20 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_said() -> None:
     assert "--force" in told.output
 
 
+def test_an_empty_name_is_not_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of a variable that is not set: the present folder would be an archive, or a broker's."""
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ("spark", "archive", "t", "--to", ""), ("spark", "template", ""), ("up", "--data", ""), ("broker", "--data", ""),
+        ("registry", "--data", ""), ("up", "--config", ""), ("config", "check", "--config", ""),
+        ("config", "check", "--data", ""),
+        ("user", "add", "u", "--data", ""), ("export", "t", ""), ("dlq", "export", "g", ""), ("up", "--set", "data="),
+    ):  # fmt: skip
+        done = CliRunner().invoke(main, list(words))
+        assert (done.exit_code, "empty" in done.output) == (2, True), (words, done.output)
+    assert not list(tmp_path.iterdir())
+
+
 def test_times_and_permissions() -> None:
     assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123+00:00"
     assert time_text(1 << 62).startswith("9999-")

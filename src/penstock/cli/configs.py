@@ -7,7 +7,7 @@ import sys
 import click
 
 import penstock
-from penstock.cli.tools import Command, Whole, print_rows, with_json, with_registry
+from penstock.cli.tools import Command, NamedPath, Whole, print_rows, with_json, with_registry
 from penstock.config import HIDDEN, BrokerConfig, RegistryConfig, is_secret, load, meanings, sources
 
 _ROLES: tuple[tuple[str, type[BrokerConfig] | type[RegistryConfig]], ...] = (
@@ -19,8 +19,8 @@ _ROLES: tuple[tuple[str, type[BrokerConfig] | type[RegistryConfig]], ...] = (
 def _given(command: Command) -> Command:
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As the broker would be started."),
-        click.option("--config", "file", type=click.Path(dir_okay=False), help="TOML file, as the broker's."),
-        click.option("--data", type=click.Path(file_okay=False), help="Data folder, as the broker's."),
+        click.option("--config", "file", type=NamedPath(dir_okay=False), help="TOML file, as the broker's."),
+        click.option("--data", type=NamedPath(file_okay=False), help="Data folder, as the broker's."),
     ):
         command = option(command)
     return command

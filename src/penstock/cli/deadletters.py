@@ -6,7 +6,7 @@ import json
 
 import click
 
-from penstock.cli.tools import Amount, Whole, opened, print_rows, printable, with_json, with_registry
+from penstock.cli.tools import Amount, NamedPath, Whole, opened, print_rows, printable, with_json, with_registry
 from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
 from penstock.errors import NotFound
@@ -73,7 +73,7 @@ def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) ->
 @_match
 @click.option("-f", "--force", is_flag=True, help="Write over a file that is there.")
 @click.argument("group")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", type=NamedPath(dir_okay=False, allow_dash=True))
 def dlq_export(registry: str, as_json: bool, text: str, force: bool, group: str, file: str) -> None:
     """Write the dead letters of GROUP to FILE (-: standard output) as JSON lines, with all properties; none is taken away."""
     count = 0

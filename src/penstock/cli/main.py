@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from penstock.cli.tools import Whole, printable
+from penstock.cli.tools import NamedPath, Whole, printable
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
 
@@ -207,11 +207,11 @@ def _starts(command: Command) -> Command:
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of docs/settings.md."),
         click.option(
-            "--config", type=click.Path(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."
+            "--config", type=NamedPath(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."
         ),
         click.option("--host", help="Address to listen on (default 127.0.0.1)."),
         click.option(
-            "--data", type=click.Path(file_okay=False), help="Folder for everything kept (default penstock-data)."
+            "--data", type=NamedPath(file_okay=False), help="Folder for everything kept (default penstock-data)."
         ),
     ):
         command = option(command)

@@ -24,7 +24,7 @@ from penstock.cli.messages import row_of
 from penstock.cli.rows import BadRow, Row, body_fields, row_of_browsed
 from penstock.cli.rows import row_of as whole_row
 from penstock.cli.sending import check_topic
-from penstock.cli.tools import opened, position, printable, with_json, with_registry
+from penstock.cli.tools import NamedPath, opened, position, printable, with_json, with_registry
 from penstock.client.browsed import PIECE_BYTES, WentAway, browsed
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import selector_of
@@ -302,7 +302,7 @@ def _piece(get: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessag
 @with_registry
 @with_json
 @click.argument("topic", metavar="TOPIC|FOLDER")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
+@click.argument("file", type=NamedPath(dir_okay=False, allow_dash=True), default="-")
 @click.option(
     "--from", "start", default="first", show_default=True, help="Of a log topic: first, an offset, -1h, or a moment."
 )

@@ -16,7 +16,7 @@ import click
 
 from penstock.cli.sparkjobs import audit, compact, redrive, reindex, replay, search, stats
 from penstock.cli.sparkrun import fail, on_spark, run_job
-from penstock.cli.tools import Whole, with_registry
+from penstock.cli.tools import NamedPath, Whole, with_registry
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.archive import ArchiveResult
@@ -30,7 +30,7 @@ def spark() -> None:
 
 @spark.command()
 @click.argument("topic")
-@click.option("--to", required=True, type=click.Path(file_okay=False), help="Folder of the Parquet table.")
+@click.option("--to", required=True, type=NamedPath(file_okay=False), help="Folder of the Parquet table.")
 @with_registry
 @click.option("--columns", "names", help="Columns to keep, separated by commas.")
 @click.option(
@@ -100,7 +100,7 @@ def _positions(result: ArchiveResult) -> str:
 
 
 @spark.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", type=NamedPath(file_okay=False, path_type=Path))
 @with_registry
 @click.option("--from", "source", default="orders", show_default=True, help="The topic that is read.")
 @click.option("--to", "target", default="results", show_default=True, help="The topic that is written.")

@@ -10,6 +10,7 @@ import click
 
 from penstock.cli.sparkrun import fail, on_spark, run_job
 from penstock.cli.tools import with_registry
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.redrive import Asked as RedriveAsked
@@ -157,7 +158,9 @@ def reindex(
 @click.option(
     "--archive", required=True, type=click.Path(exists=True, file_okay=False), help="The folder of an archive."
 )
-@click.option("--records", type=int, default=1_000_000, show_default=True, help="Offsets in one file, at most.")
+@click.option(
+    "--records", type=click.IntRange(1), default=1_000_000, show_default=True, help="Offsets in one file, at most."
+)
 @click.option("--delta", is_flag=True, help="Compact the topic's Delta table, in one transaction.")
 @click.option("--dry-run", is_flag=True, help="Say what would be joined.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -168,6 +171,8 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
     from penstock.spark.pipelines import manifest, tables
 
     folder = Path(archive).absolute()
+    if not topic or not manifest.root_of(folder, topic).is_dir():
+        fail(ConfigError(f"{folder} has no archive of topic {topic!r}", "its folders topic=… are those it has"))
     try:
         if dry_run:
             joined = tables.joinable(folder, topic, records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -41,6 +42,18 @@ class Amount(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
+
+
+class NamedPath(click.Path):
+    """A path that has a name: an empty one, of a variable that is not set, is neither the present folder nor no file."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """As click has it."""
+        if not str(value):
+            self.fail("an empty name", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def first_sentence(command: click.Command) -> str:
