@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from penstock.cli.sparkrun import fail, on_spark, run_job
-from penstock.cli.tools import with_registry
+from penstock.cli.tools import printable, with_registry
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.search import Asked as SearchAsked
     from penstock.spark.pipelines.stats import Asked as StatsAsked
 
+BODY_SHOWN = 100
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; no progress.")
 _SINCE = click.option("--from", "since", default="", help="Stored at or after this moment (ISO 8601 or milliseconds).")
 _UNTIL = click.option("--to", "until", default="", help="Stored before this moment.")
@@ -26,7 +27,9 @@ _UNTIL = click.option("--to", "until", default="", help="Stored before this mome
 @click.command()
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("--report", default="", help="Write an HTML page with the result here.")
-@click.option("--split-bytes", type=int, default=128 << 20, show_default=True, help="Bytes of log per task.")
+@click.option(
+    "--split-bytes", type=click.IntRange(1), default=128 << 20, show_default=True, help="Bytes of log per task."
+)
 @on_spark
 @_JSON
 def audit(store: str, report: str, split_bytes: int, master: str | None, as_json: bool) -> None:
@@ -83,7 +86,10 @@ def stats(
     names = ("window", *result.by, *result.MEASURES)
     rows = [
         names,
-        *[[f"{v:,}" if isinstance(v, int) else str(v or "") for v in row.values()] for row in result.rows[:200]],
+        *[
+            [f"{v:,}" if isinstance(v, int) else printable(str(v or "")) for v in row.values()]
+            for row in result.rows[:200]
+        ],
     ]
     widths = [max(len(row[n]) for row in rows) for n in range(len(names))]
     for row in rows:
@@ -102,7 +108,7 @@ def stats(
 @click.option("--body", default="", help="Text that its body has.")
 @_SINCE
 @_UNTIL
-@click.option("--limit", type=int, default=1000, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True)
 @on_spark
 @_JSON
 def search(master: str | None, as_json: bool, **asked: Unpack[SearchAsked]) -> None:
@@ -115,10 +121,8 @@ def search(master: str | None, as_json: bool, **asked: Unpack[SearchAsked]) -> N
         return
     for hit in result.hits:
         shown = hit.as_dict()
-        click.echo(
-            f"{hit.topic} queue {hit.partition} offset {hit.offset}  {hit.timestamp}  {hit.tags or ''}"
-            f"  {shown['key']}  {shown['value'][:100]}"
-        )
+        place = f"{hit.topic} queue {hit.partition} offset {hit.offset}  {hit.timestamp}"
+        click.echo(printable(f"{place}  {hit.tags or ''}  {shown['key']}  {shown['value'][:BODY_SHOWN]}"))
     click.echo(f"{len(result.hits):,} found{', and there are more' if result.more else ''}, {result.seconds:.1f} s")
 
 
@@ -126,7 +130,9 @@ def search(master: str | None, as_json: bool, **asked: Unpack[SearchAsked]) -> N
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("--to", default="", help="Where the new files go (default: STORE/reindex).")
 @click.option("--swap", is_flag=True, help="Put them in the place of those there are; the broker must be stopped.")
-@click.option("--split-bytes", type=int, default=128 << 20, show_default=True, help="Bytes of log per task.")
+@click.option(
+    "--split-bytes", type=click.IntRange(1), default=128 << 20, show_default=True, help="Bytes of log per task."
+)
 @click.option("--dry-run", is_flag=True, help="Say how much there is to do.")
 @on_spark
 @_JSON
@@ -196,7 +202,7 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
 @click.option("--map", "pairs", multiple=True, help="OLD=NEW: send topic OLD to NEW; may be given again.")
 @_SINCE
 @_UNTIL
-@click.option("--rate", type=int, default=0, help="Messages a second at most.")
+@click.option("--rate", type=click.IntRange(0), default=0, help="Messages a second at most.")
 @click.option("--keep-queue", is_flag=True, help="To the queue each came from, instead of by key.")
 @click.option("--job", default="", help="Another name sends again what was sent before.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
@@ -240,9 +246,8 @@ def redrive(group: str, send: bool, master: str | None, as_json: bool, **asked: 
     if as_json:
         return
     for row in result.samples:
-        click.echo(
-            f"  {row['topic']}  queue {row['queue']} offset {row['offset']}  {row['tags'] or ''}  {row['key'] or ''}"
-        )
+        place = f"  {row['topic']}  queue {row['queue']} offset {row['offset']}"
+        click.echo(printable(f"{place}  {row['tags'] or ''}  {row['key'] or ''}"))
     if result.resumed:
         click.echo(f"{result.resumed:,} were chosen by a run that did not end; they are sent now")
     told = "sent" if send else "would send"
