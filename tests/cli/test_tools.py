@@ -122,7 +122,7 @@ LOOKS = (
     ("topic", "ls"), ("topic", "describe", "seen"), ("channel", "ls"), ("channel", "info", "seen", "c"), ("peek", "seen"),
     ("channel", "peek", "seen", "c"), ("group", "ls"), ("group", "info", "g"), ("group", "lag", "g"), ("client", "ls"),
     ("group", "lag", "g", "--watch", "--count", "1"), ("delayed", "ls"), ("delayed", "find", "x"), ("delayed", "histogram"),
-    ("top", "--count", "1"),
+    ("top", "--count", "1"), ("dlq", "ls"),
 )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
             done = CliRunner().invoke(main, [*words, "-n", broker.registry])
             assert (done.exit_code, "not at broker gone: " in done.stderr) == (1, True), (words, done.output)
             assert "What is shown is what the others say" in done.stderr or "--count" in words
-            assert done.stdout or words[0] in ("client", "delayed") or words[1] == "info", words
+            assert done.stdout or words[0] in ("client", "delayed", "dlq") or words[1] == "info", words
         done = CliRunner().invoke(main, ["group", "lag", "perhaps-there", "-n", broker.registry])
         assert (done.exit_code, "not at broker gone: " in done.stderr, done.stdout) == (1, True, "")
     finally:

@@ -114,8 +114,9 @@ def _print_topic(found: list[Json], as_json: bool) -> None:
     for row in found:
         oldest = "-" if row["oldest"] is None else time_text(row["oldest"])
         figures = {title: value for title, value in row.items() if title not in ("channels", "groups")}
+        width = max(map(len, figures))
         for title, value in (figures | {"perm": permission(row["perm"]), "oldest": oldest}).items():
-            click.echo(f"{title:<11}  {'-' if value is None else printable(str(value))}")
+            click.echo(f"{title.ljust(width)}  {'-' if value is None else printable(str(value))}")
         for title in ("channels", "groups"):
             if row[title]:
                 click.echo()
