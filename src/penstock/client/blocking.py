@@ -232,7 +232,7 @@ class PushConsumer(Client):
         nsqd: str | None = None,
         consume_timeout_s: float = 900.0,
         allocate: Allocate = average,
-        offsets_folder: Path | None = None,
+        offsets_folder: str | Path | None = None,
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
         trace: bool = False,
