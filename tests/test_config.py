@@ -38,12 +38,39 @@ def test_sizes_durations_truths() -> None:
         ({"levle": "os"}, "level"),
         ({"remoting_port": "many"}, "number"),
         ({"long_polling_enable": "perhaps"}, "true or false"),
+        ({"topic": "bank*"}, '"name": "bank*"'),
     ],
 )
 def test_errors_say_what_to_do(flags: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         broker(flags)
     assert words in caught.value.hint
+
+
+@pytest.mark.parametrize("line", ["data = 5", "data = true", "broker_name = 1.5", "level = inf", "admin_token = 1_000"])
+def test_a_text_is_in_quotes(tmp_path: Path, line: str) -> None:
+    """data = 5 would make a folder of that name."""
+    file = tmp_path / "p.toml"
+    file.write_text(f"[broker]\n{line}\n")
+    with pytest.raises(ConfigError, match="cannot be") as caught:
+        broker(file=file)
+    assert "in quotes" in caught.value.hint
+    file.write_text("[broker]\ntls_required = true\ne2e_processing_latency_percentile = 0.99\n")
+    assert (broker(file=file).tls_required, broker(file=file).e2e_processing_latency_percentile) == ("True", "0.99")
+
+
+def test_rules_of_topics_come_from_anywhere(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[broker]\ntopic = [{name = "bank*"}]\n')
+    rules = ({"name": "bank*"},)
+    assert broker(file=file).topic == rules
+    assert broker(PENSTOCK_BROKER__TOPIC='[{"name": "bank*"}]').topic == rules
+    for wrong in ("topic = 5", 'topic = ["bank*"]', 'topic = "bank*"'):
+        file.write_text(f"[broker]\n{wrong}\n")
+        with pytest.raises(ConfigError, match="not a list of rules"):
+            broker(file=file)
+    with pytest.raises(ConfigError, match="not a list of rules"):
+        broker(PENSTOCK_BROKER__TOPIC="[" * 100_000)
 
 
 def test_unknown_names_in_a_file_and_in_the_environment(tmp_path: Path) -> None:

@@ -32,6 +32,14 @@ def test_on_a_given_folder_it_may_be_started_again(tmp_path: Path) -> None:
             assert producer.send(Message("T", b"x", sharding_key="one")).queue_offset == expected
 
 
+def test_its_folder_is_said_once(tmp_path: Path) -> None:
+    """`data`, as a setting, took the place of the folder that was given, and of `folder`."""
+    for kind in (Broker, ThreadedBroker):
+        with pytest.raises(ConfigError, match="data is the folder"):
+            kind(tmp_path / "a", data=str(tmp_path / "b"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_keeps_it_from_starting_is_raised(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         ThreadedBroker(tmp_path, no_such_setting=1)

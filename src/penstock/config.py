@@ -40,6 +40,8 @@ _BOUNDS = {
     "register_broker_period_ms": (1, _MS_MAX), "statsd_interval_ms": (1, _MS_MAX), "statsd_udp_packet_size": (64, 65_507),
     "default_topic_queue_nums": (1, QUEUES_MAX), "max_queues_per_topic": (1, QUEUES_MAX), "max_attempts": (0, 65_535),
 }  # fmt: skip
+# Texts that TOML may say otherwise: anything else would be a slip, such as data = 5, which makes a folder of that name.
+_OTHERWISE: dict[str, tuple[type, ...]] = {"tls_required": (bool,), "e2e_processing_latency_percentile": (int, float)}
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -423,19 +425,37 @@ def _known(kind: type[BrokerConfig] | type[RegistryConfig], name: str, source: s
 def _fit(name: str, kind: type, value: object) -> Any:
     """A value from text or TOML as the setting's type; durations (`1m30s`) and sizes (`64MiB`) are understood. ConfigError."""
     if kind is tuple:
-        return value
+        return _rules(value)
     if kind is int:
         return _within(name, _number(name, value))
     if isinstance(value, kind) and kind is bool:
         return value
     if kind is str:
-        if not isinstance(value, str | int | float) or not (text := str(value)).isprintable():
-            raise ConfigError(f"{name} cannot be {value!r}", "It wants a text of one line.")
+        if not isinstance(value, (str, *_OTHERWISE.get(name, ()))) or not (text := str(value)).isprintable():
+            raise ConfigError(f"{name} cannot be {value!r}", 'It wants a text of one line, in TOML in quotes: "…".')
+        if name == "data" and not text:
+            raise ConfigError("data is empty", "It is the folder that everything is kept in; . is the present one.")
         return text
     text = str(value).strip()
     if text.lower() in _TRUTHS:
         return _TRUTHS[text.lower()]
     raise ConfigError(f"{name} cannot be {value!r}", "It wants true or false.")
+
+
+def _rules(value: object) -> tuple[Mapping[str, object], ...]:
+    """The `[[topic]]` rules; in the environment and of --set they are JSON. ConfigError."""
+    rules = value
+    if isinstance(value, str):
+        import json
+
+        try:
+            rules = json.loads(value)
+        except (ValueError, RecursionError):
+            rules = None
+    if not isinstance(rules, list | tuple) or not all(isinstance(rule, Mapping) for rule in rules):
+        hint = """Such as topic='[{"name": "bank*", "level": "disk"}]', or [[topic]] in the file that --config names."""
+        raise ConfigError("topic is not a list of rules in JSON", hint)
+    return tuple(rules)
 
 
 def _number(name: str, value: object) -> int:

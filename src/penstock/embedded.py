@@ -15,7 +15,7 @@ from penstock.app import Server, runner
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, defaults, load
 from penstock.disk.files import Files
-from penstock.errors import Closed, Locked
+from penstock.errors import Closed, ConfigError, Locked
 
 log = logging.getLogger("penstock.embedded")
 
@@ -24,6 +24,8 @@ RUNS = "this broker runs already: make another one, on a folder of its own"
 
 
 def _configs(folder: Path, settings: dict[str, object]) -> tuple[BrokerConfig, RegistryConfig]:
+    if "data" in settings:
+        raise ConfigError("data is the folder that a broker is given", f"Broker({str(settings['data'])!r}) does that.")
     ports = dict.fromkeys(("remoting_port", "nsq_port", "http_port", "https_port"), 0)
     own = defaults(RegistryConfig).keys() - defaults(BrokerConfig).keys()
     told = {name: settings.pop(name) for name in own & set(settings)}

@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class PenstockError(Exception):
     """The root of the tree. `hint` is a sentence that says what to do next, or empty."""
@@ -117,13 +119,16 @@ class NoRoute(ClientError):
 
 
 class NotEverywhere(ClientError):
-    """A change that some brokers made and others did not; `missed` says why, by broker name."""
+    """A change that some brokers made and others did not, or a question that some answered; `missed` says why, by broker name."""
 
-    hint = "What is done stays done: call it again when the others are there."
-
-    def __init__(self, missed: dict[str, Exception]):
+    def __init__(
+        self,
+        missed: Mapping[str, Exception],
+        hint: str = "What is done stays done: call it again when the others are there.",
+    ):
         super().__init__("; ".join(f"not at broker {name}: {why}" for name, why in missed.items()))
-        self.missed = missed
+        self.missed = dict(missed)
+        self.hint = hint
         self.retryable = all(getattr(why, "retryable", False) or isinstance(why, NoRoute) for why in missed.values())
 
 

@@ -174,9 +174,12 @@ def test_where_the_file_is() -> None:
 
 def test_a_file_that_is_named_and_not_there_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It may be made later; until then everything is allowed, which whoever has named it does not expect."""
-    path = tmp_path / "users.toml"
+    own = tmp_path / "users.toml"
     assert not read_rights("", str(tmp_path)).on
+    for data in (tmp_path, tmp_path / "broker-a-2", tmp_path / "broker-a-2/replica-3"):
+        assert not read_rights(str(own), str(data)).on  # `penstock up` has one file for all its brokers
     assert not caplog.records
+    path = tmp_path / "named.toml"
     rights = read_rights(str(path), str(tmp_path))
     assert (
         f"users names a file that is not there: everything is allowed until it is (penstock user add) path={path}"

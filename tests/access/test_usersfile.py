@@ -50,5 +50,13 @@ def test_rocketmqs_file_is_left_alone(tmp_path: Path) -> None:
         pass
 
 
+def test_an_error_in_it_names_it(tmp_path: Path) -> None:
+    for name, text in (("users.toml", "bad"), ("users.toml", "[[user]]\nname = 5\n"), ("plain_acl.yml", "a: [")):
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=f"^{path}: "):
+            read(path)
+
+
 def test_no_file_has_no_users(tmp_path: Path) -> None:
     assert read(tmp_path / "users.toml") == {}

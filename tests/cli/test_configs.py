@@ -44,3 +44,14 @@ def test_check(tmp_path: Path, text: str, status: int) -> None:
     assert typed("check", "--config", str(file)).exit_code == status
     assert typed("check", "--config", str(tmp_path / "none")).exit_code == 2
     assert set(config.commands) == {"show", "check", "reload"}
+
+
+def test_what_is_checked_is_what_is_started(tmp_path: Path) -> None:
+    """A broker alone may have the ports of a registry; `penstock up` has the broker's host and users for both."""
+    file = tmp_path / "p.toml"
+    file.write_text('[broker]\nhost = "127.0.0.2"\nnsq_port = 4160\n')
+    given = ("check", "--data", str(tmp_path), "--config", str(file))
+    clash = typed(*given)
+    assert (clash.exit_code, "are both 4160" in clash.output, "--role broker" in clash.output) == (2, True, True)
+    for role in ("broker", "registry"):
+        assert typed(*given, "--role", role).exit_code == 0

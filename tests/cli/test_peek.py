@@ -48,7 +48,10 @@ def test_a_log_topic(run: Run, broker: Broker) -> None:
     moment = datetime.fromtimestamp(found[3]["stored"] / 1000, UTC).isoformat()
     assert "e3" in [row["body"] for row in run("peek", "events", "--from", moment, rows=True)]
     assert "e5" in run("peek", "events", "--from", "first")
-    assert [row["body"] for row in run("peek", "events", "--from", "-1h", rows=True)] == [f"e{n}" for n in range(6)]
+    for moment in ("-1h", "0001-01-01T00:00:00+00:00"):
+        assert run("peek", "events", "--from", moment, rows=True) == found
+    run("topic", "purge", "events", "--to", "0001-01-01T00:00:00+00:00", "--yes")
+    assert len(run("peek", "events", rows=True)) == 6
 
 
 @pytest.mark.parametrize(

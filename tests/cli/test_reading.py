@@ -49,6 +49,19 @@ def test_a_group_goes_on_where_it_was(run: Run, filled: Broker) -> None:
     assert run("sub", "news", "--group", "newcomers", "--new", "--from", "first", "-l", "1", "--format", "%o") == "0"
 
 
+def test_messages_that_wait_for_the_first_channel_are_not_taken(run: Run) -> None:
+    """An ephemeral channel would be it, and what it was given goes with it."""
+    run("send", "held", "one", "two", "--kind", "queue")
+    assert "`penstock peek held`" in run("tail", "held", "-l", "1", status=3)
+    assert [row["body"] for row in run("peek", "held", rows=True)] == ["one", "two"]
+    run("topic", "purge", "held", "--yes")
+    run("send", "held", "later", "--delay", "1h")
+    assert "wait for the first one" in run("tail", "held", "-l", "1", status=3)
+    assert len(run("delayed", "ls", "--topic", "held", rows=True)) == 1
+    run("channel", "add", "held", "c")
+    assert run("tail", "held", "--no-follow") == ""
+
+
 def test_a_channel_is_finished_as_far_as_it_is_shown(run: Run, filled: Broker) -> None:
     run("channel", "add", "work", "d")
     with Producer(filled.registry) as producer:

@@ -78,7 +78,8 @@ def test_lines(broker: Broker, run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        (("orers", "x"), 3), (("no good name", "x"), 3), (("t", "x", "--property", "a"), 2), (("t", "x", "--delay", "soon"), 2),
+        (("orers", "x"), 3), (("no good name", "x"), 3), (("t", "x", "--property", "a"), 2), (("t", "x", "--property", "a="), 2),
+        (("t", "x", "--delay", "soon"), 2),
         (("t", "x", "--at", "2026-11-20T10:00:00"), 2), (("t", "x", "--at", "noon"), 2), (("t", "x", "--jsonl"), 2),
         (("t", "x", "--delay", "1s", "--at", "2026-11-20T10:00:00Z"), 2), (("t", "--file", "/no/such/file"), 2),
     ],

@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from penstock import Admin, Message, Producer
 from penstock.cli.main import main
 from penstock.cli.tools import (
     confirm,
@@ -23,7 +24,13 @@ from penstock.cli.tools import (
     with_json,
     with_registry,
 )
-from penstock.errors import ConnectionLost, NoRoute, TimedOut
+from penstock.client.aio.cluster import Cluster
+from penstock.errors import ConnectionLost, NoRoute, NotEverywhere, TimedOut
+from penstock.testing import Broker
+from penstock.wire.codes import RequestCode
+from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand
+from polling import eventually
 
 ROWS = [{"name": "a", "count": 5}, {"name": "longer", "count": 12345}]
 
@@ -65,6 +72,20 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_said() -> None:
     assert "--force" in told.output
 
 
+def test_an_empty_name_is_not_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of a variable that is not set: the present folder would be an archive, or a broker's."""
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ("spark", "archive", "t", "--to", ""), ("spark", "template", ""), ("up", "--data", ""), ("broker", "--data", ""),
+        ("registry", "--data", ""), ("up", "--config", ""), ("config", "check", "--config", ""),
+        ("config", "check", "--data", ""),
+        ("user", "add", "u", "--data", ""), ("export", "t", ""), ("dlq", "export", "g", ""), ("up", "--set", "data="),
+    ):  # fmt: skip
+        done = CliRunner().invoke(main, list(words))
+        assert (done.exit_code, "empty" in done.output) == (2, True), (words, done.output)
+    assert not list(tmp_path.iterdir())
+
+
 def test_times_and_permissions() -> None:
     assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123+00:00"
     assert time_text(1 << 62).startswith("9999-")
@@ -92,6 +113,51 @@ def test_who_watches_goes_on_while_a_broker_starts_again(capsys: pytest.CaptureF
     with pytest.raises(TimedOut):  # and nobody asks again
         repeat(steps(None, TimedOut("slow")), 2.0, 2, slept.append)
     repeat(steps(None, KeyboardInterrupt()), 2.0, None, slept.append)
+
+    repeat(steps(NotEverywhere({"b": TimedOut("it hangs")}), None), 2.0, 2, slept.append)  # the others are there
+    assert "not at broker b: it hangs" in capsys.readouterr().err
+
+
+LOOKS = (
+    ("topic", "ls"), ("topic", "describe", "seen"), ("channel", "ls"), ("channel", "info", "seen", "c"), ("peek", "seen"),
+    ("channel", "peek", "seen", "c"), ("group", "ls"), ("group", "info", "g"), ("group", "lag", "g"), ("client", "ls"),
+    ("group", "lag", "g", "--watch", "--count", "1"), ("delayed", "ls"), ("delayed", "find", "x"), ("delayed", "histogram"),
+    ("top", "--count", "1"), ("dlq", "ls"),
+)  # fmt: skip
+
+
+async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
+    """A broker that cannot be reached is named; what is found nowhere may be there."""
+    with Admin(broker.registry) as admin, Producer(broker.registry) as producer:
+        admin.change_queue("seen", "add")
+        admin.change_queue("seen", "add", channel="c")
+        producer.send(Message("seen", b"x"))
+        admin.create_topic("read", 1)
+        eventually(lambda: "read" in admin.topics())
+        admin.set_offset("g", "read", 0, new=True)
+    body = dumps(
+        {"topicConfigSerializeWrapper": {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": {}}}
+    )
+    ext = {
+        "brokerName": "gone",
+        "brokerAddr": "127.0.0.1:1",
+        "clusterName": "DefaultCluster",
+        "brokerId": "0",
+        "haServerAddr": "",
+    }
+    cluster = Cluster(broker.registry)
+    await cluster.start()
+    await cluster.ask_registry(RemotingCommand(RequestCode.REGISTER_BROKER, ext, body))
+    try:
+        for words in LOOKS:
+            done = CliRunner().invoke(main, [*words, "-n", broker.registry])
+            assert (done.exit_code, "not at broker gone: " in done.stderr) == (1, True), (words, done.output)
+            assert "What is shown is what the others say" in done.stderr or "--count" in words
+            assert done.stdout or words[0] in ("client", "delayed", "dlq") or words[1] == "info", words
+        done = CliRunner().invoke(main, ["group", "lag", "perhaps-there", "-n", broker.registry])
+        assert (done.exit_code, "not at broker gone: " in done.stderr, done.stdout) == (1, True, "")
+    finally:
+        await cluster.close()
 
 
 def test_a_file_is_there_once_it_is_whole(tmp_path: Path) -> None:

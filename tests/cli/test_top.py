@@ -10,6 +10,7 @@ from cli.conftest import Run
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.top import Rates, lines, snapshot
 from penstock.testing import Broker
+from polling import eventually
 
 
 def test_rates() -> None:
@@ -48,6 +49,15 @@ def test_a_topic_that_is_deleted_meanwhile(broker: Broker, monkeypatch: pytest.M
         there = admin.topics()
         monkeypatch.setattr(admin, "topics", lambda: [*there, "deleted"])
         assert "stays" in {row["topic"] for row in snapshot(admin, Rates(), 1.0)}
+
+
+def test_a_topic_that_its_broker_has_no_more_and_the_registry_still_has(broker: Broker, run: Run) -> None:
+    run("topic", "add", "half-gone")
+    with Admin(broker.registry) as admin:
+        eventually(lambda: "half-gone" in admin.topics())
+        broker.call(lambda server: server.broker and server.broker.topics.delete(b"half-gone", server.broker.now_ms))
+        assert "half-gone" in admin.topics()
+    assert "half-gone" not in run("top", "--count", "1")
 
 
 def test_a_channel_that_several_brokers_have_is_one_row() -> None:

@@ -206,6 +206,8 @@ def test_alter_says_how_long_a_topic_keeps(broker: Broker, run: Run) -> None:
     assert told() == (0, 0)
     (row,) = rows_of(run("topic", "alter", "kept", "--retention", "12h", "--json"))
     assert (row["what"], row["from"], row["to"]) == ("retentionMs", 0, 43_200_000)
+    for words in (("--retention", "999999999999d"), ("--retention-bytes", "999999999999999T")):
+        assert "more than a broker counts" in run("topic", "alter", "kept", *words, status=2)
     run("topic", "alter", "kept", "--retention-bytes", "10G", "--queues", "16")
     assert told() == (43_200_000, 10 << 30)
     run("topic", "add", "kept", "--queues", "24")  # and a tool that knows nothing of it leaves it alone
@@ -243,6 +245,10 @@ def test_a_topic_changes_its_kind(broker: Broker, run: Run) -> None:
     assert "turned is a queue topic" in run("topic", "convert", "turned", "--to", "queue", "--yes")
     (row,) = rows_of(run("channel", "ls", "turned", "--json"))
     assert row["channel"] == "c"
+    found = [row["kind"] for row in run("topic", "ls", rows=True) if row["topic"] == "turned"]
+    assert found == ["queue"]  # the registry has forgotten that it was a log topic
+    assert "turned" in run("top", "--count", "1")
+    run("send", "turned", "y")
 
 
 def test_a_topic_whose_delayed_messages_outlive_it(broker: Broker, run: Run) -> None:

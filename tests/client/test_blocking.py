@@ -2,12 +2,14 @@
 
 import asyncio
 import inspect
+import math
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,6 +91,16 @@ def test_everything_once(registry: str, fresh: Fresh) -> None:
             time.sleep(0.01)
         assert push.client_id
     assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_a_send_may_take_any_time(registry: str, fresh: Fresh, kind: Any) -> None:
+    """A thread that sends again and again has a socket of its own, which takes no time of 300 years."""
+    topic = fresh("any-time")
+    for send_timeout_s in (math.inf, 1e300, 30 * 86_400.0):
+        with Producer(registry, kind=kind, send_timeout_s=send_timeout_s) as producer:
+            for _ in range(20):
+                producer.send(Message(topic, b"x"))
 
 
 def test_iteration(registry: str, fresh: Fresh) -> None:

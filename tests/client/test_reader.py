@@ -62,6 +62,12 @@ def test_reading(registry: str, fresh: Fresh) -> None:
         assert reader.fetch(queue, 99, durable=False)[:2] == (21, 50)
 
 
+@pytest.mark.parametrize("timeout_s", [float("inf"), 1e300, 30 * 86_400.0])
+def test_an_answer_may_take_any_time(registry: str, timeout_s: float) -> None:
+    with LogReader(registry, timeout_s=timeout_s) as reader:
+        reader.topics()
+
+
 def test_queues_that_are_added(registry: str, fresh: Fresh) -> None:
     topic = fresh("grows")
     fill(registry, topic, 1)

@@ -66,6 +66,9 @@ def test_start() -> None:
     assert start_ms(datetime(2026, 1, 1, tzinfo=UTC)) == 1_767_225_600_000
     with pytest.raises(ValueError):
         start_ms(datetime(2026, 1, 1))
+    for before in (-1, datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, tzinfo=UTC)):
+        assert start_ms(before) == 0
+    assert start_ms(1 << 80) == (1 << 63) - 1
     assert [consume_from(s) for s in ("first", "last", 5)] == [
         "CONSUME_FROM_FIRST_OFFSET",
         "CONSUME_FROM_LAST_OFFSET",

@@ -28,6 +28,14 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     assert "empty" in refused.stderr
 
 
+@pytest.mark.parametrize("name", ["", 'x"y', "a b"])
+def test_names_that_no_topic_can_have_are_not_written(tmp_path: Path, name: str) -> None:
+    for names in ({"source": name, "target": "b"}, {"source": "a", "target": name}):
+        with pytest.raises(ConfigError, match="no topic can be called"):
+            template.write(tmp_path / "shop", registry="r:1", **names)
+    assert not (tmp_path / "shop").exists()
+
+
 def test_every_file_of_the_template_is_written_with_the_names_in_it(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     made = template.write(folder, registry="10.1.1.1:9876", source="orders", target="results")

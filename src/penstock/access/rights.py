@@ -11,6 +11,7 @@ nothing: the users stay those that were.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ LOOK_MS = 500
 FILE_BYTES_MAX = 16 << 20
 LARGE_BYTES = 64 << 10  # from this size on a file is read beside the loop
 READING_MS = 20
+_MEMBER = re.compile(r".+-[0-9]+")
 TRUSTED = User(
     "", rights=(Right(Verb.ADMIN),)
 )  # whoever comes from an address that plain_acl.yml trusts with everything
@@ -310,12 +312,23 @@ def users_file(setting: str, data: str) -> Path:
     return Path(setting) if setting else Path(data) / "users.toml"
 
 
+def _unnamed(folder: Path) -> list[Path]:
+    """Where the file is when nobody names it: in the data folder, or that of the first of several brokers, in which the others'
+    are (`broker-a-2`, `replica-2`).
+    """
+    found = [folder / "users.toml"]
+    while _MEMBER.fullmatch(folder.name):
+        folder = folder.parent
+        found.append(folder / "users.toml")
+    return found
+
+
 def read_rights(setting: str, data: str, failed_logins_per_minute: int = 5, limits: Limits | None = None) -> Rights:
     """The users that settings name. ConfigError for a file of them that cannot be used. One that is named may be made later; till
     then nobody is asked who he is, which is told.
     """
     path = users_file(setting, data)
-    if setting and not path.exists():
+    if setting and path not in _unnamed(Path(data)) and not path.exists():
         log.warning(
             "users names a file that is not there: everything is allowed until it is (penstock user add) path=%s", path
         )

@@ -28,7 +28,10 @@ def read(path: Path) -> dict[str, User]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    return read_acl(parse(text)).users if is_plain_acl(path) else read_users(text)
+    try:
+        return read_acl(parse(text)).users if is_plain_acl(path) else read_users(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", error.hint) from None
 
 
 @contextmanager

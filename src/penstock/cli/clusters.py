@@ -8,7 +8,17 @@ import click
 
 import penstock
 from penstock.cli.names import check_names
-from penstock.cli.tools import Whole, confirm, print_plan, print_rows, printable, with_dry_run, with_json, with_registry
+from penstock.cli.tools import (
+    Whole,
+    confirm,
+    looking,
+    print_plan,
+    print_rows,
+    printable,
+    with_dry_run,
+    with_json,
+    with_registry,
+)
 from penstock.errors import NotFound, PenstockError
 
 
@@ -24,15 +34,17 @@ def client() -> None:
 @click.option("--of", default="", help="Only of this topic, group, or topic/channel.")
 def client_ls(registry: str, as_json: bool, protocol: str | None, of: str) -> None:
     """The producers and consumers at every broker: of which group, or topic and channel, from where."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         rows = [row for row in admin.clients() if not of or of in (row["of"], *row["of"].replace("/", " ").split())]
         if of and not rows:
             topic, _, channel = of.partition("/")
             check_names(admin, topic if channel else "", channel or topic)
         rows = [row for row in rows if protocol in (None, row["protocol"])]
-    if not as_json:
-        rows = [{name: "-" if value is None else printable(str(value)) for name, value in row.items()} for row in rows]
-    print_rows(rows, as_json)
+        if not as_json:
+            rows = [
+                {name: "-" if value is None else printable(str(value)) for name, value in row.items()} for row in rows
+            ]
+        print_rows(rows, as_json)
 
 
 @client.command("disconnect")

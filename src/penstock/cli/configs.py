@@ -7,7 +7,7 @@ import sys
 import click
 
 import penstock
-from penstock.cli.tools import Command, Whole, print_rows, with_json, with_registry
+from penstock.cli.tools import Command, NamedPath, Whole, print_rows, with_json, with_registry
 from penstock.config import HIDDEN, BrokerConfig, RegistryConfig, is_secret, load, meanings, sources
 
 _ROLES: tuple[tuple[str, type[BrokerConfig] | type[RegistryConfig]], ...] = (
@@ -19,8 +19,8 @@ _ROLES: tuple[tuple[str, type[BrokerConfig] | type[RegistryConfig]], ...] = (
 def _given(command: Command) -> Command:
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As the broker would be started."),
-        click.option("--config", "file", type=click.Path(dir_okay=False), help="TOML file, as the broker's."),
-        click.option("--data", type=click.Path(file_okay=False), help="Data folder, as the broker's."),
+        click.option("--config", "file", type=NamedPath(dir_okay=False), help="TOML file, as the broker's."),
+        click.option("--data", type=NamedPath(file_okay=False), help="Data folder, as the broker's."),
     ):
         command = option(command)
     return command
@@ -76,17 +76,33 @@ def _plain(value: object) -> object:
 @config.command("check")
 @with_json
 @_given
-def config_check(as_json: bool, file: str | None, data: str | None, settings: tuple[str, ...]) -> None:
+@click.option(
+    "--role",
+    type=click.Choice(["up", "broker", "registry"]),
+    default="up",
+    show_default=True,
+    help="What is to be started: both as `penstock up` has them, or one alone.",
+)
+def config_check(as_json: bool, file: str | None, data: str | None, settings: tuple[str, ...], role: str) -> None:
     """Whether a broker and a registry could be started with these settings: exit code 0, or 2 and why not."""
+    from penstock.cli.main import both
     from penstock.fronts.soundness import check_addresses, check_files, check_settings
     from penstock.registration.engine import check_engine
 
     said = _said(settings, data)
-    count = sum(row["source"] != "default" for row in _rows(file, said))
-    roles = load(BrokerConfig, "broker", file, said["broker"]), load(RegistryConfig, "registry", file, said["registry"])
-    check_settings(*roles)
-    check_addresses(*roles)
-    check_engine(roles[0])
+    checked = [one for one, _ in _ROLES if role in ("up", one)]
+    count = sum(
+        row["source"] != "default" and str(row["setting"]).partition(".")[0] in checked for row in _rows(file, said)
+    )
+    broker = load(BrokerConfig, "broker", file, said["broker"]) if "broker" in checked else None
+    registry = load(RegistryConfig, "registry", file, said["registry"]) if "registry" in checked else None
+    roles = both(data, None, file, settings, {}) if role == "up" else (broker, registry)
+    # `up` passes over some of what is said of the registry alone.
+    for some in ((broker, None), (None, registry), roles):
+        check_settings(*some)
+        check_addresses(*some)
+    if broker is not None:
+        check_engine(broker)
     check_files(*roles)
     if as_json:
         print_rows([{"ok": True, "set": count}], True)

@@ -6,10 +6,10 @@ import json
 
 import click
 
-from penstock.cli.tools import Amount, Whole, opened, print_rows, printable, with_json, with_registry
+from penstock.cli.tools import PARTLY, Amount, NamedPath, Whole, opened, print_rows, printable, with_json, with_registry
 from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
-from penstock.errors import NotFound
+from penstock.errors import NotEverywhere, NotFound
 from penstock.message import ReceivedMessage
 
 TEXT_CHARS_MAX = 500  # of a body on a terminal; --json and export have all of it
@@ -31,7 +31,7 @@ def dlq() -> None:
 @with_json
 def dlq_ls(registry: str, as_json: bool) -> None:
     """The topics of dead letters: how many each holds, how many of them were not sent again, the oldest and the newest."""
-    with DeadLetters(registry) as letters:
+    with DeadLetters(registry, partial=True) as letters:
         found = letters.topics()
     rows: list[Json] = [
         {
@@ -48,6 +48,8 @@ def dlq_ls(registry: str, as_json: bool) -> None:
     if not as_json:
         rows = [{name: "-" if value is None else value for name, value in row.items()} for row in rows]
     print_rows(rows, as_json)
+    if letters.missed:
+        raise NotEverywhere(letters.missed, PARTLY)
 
 
 @dlq.command("show")
@@ -73,7 +75,7 @@ def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) ->
 @_match
 @click.option("-f", "--force", is_flag=True, help="Write over a file that is there.")
 @click.argument("group")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", type=NamedPath(dir_okay=False, allow_dash=True))
 def dlq_export(registry: str, as_json: bool, text: str, force: bool, group: str, file: str) -> None:
     """Write the dead letters of GROUP to FILE (-: standard output) as JSON lines, with all properties; none is taken away."""
     count = 0

@@ -8,8 +8,17 @@ import click
 
 import penstock
 from penstock.cli.names import is_own
-from penstock.cli.tools import Whole, confirm, position, print_rows, repeat, with_json, with_registry
-from penstock.client.aio.admingroups import GroupStats
+from penstock.cli.tools import (
+    Whole,
+    confirm,
+    look_again,
+    looking,
+    position,
+    print_rows,
+    with_json,
+    with_registry,
+)
+from penstock.client.aio.admingroups import GroupMember, GroupStats
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Start
 from penstock.errors import NoRoute, NotFound
@@ -32,23 +41,23 @@ def group() -> None:
 )
 def group_ls(registry: str, as_json: bool, system: bool) -> None:
     """The groups that committed anything or are known: members, topics, lag in messages and seconds."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         known = [name for name in admin.groups() if system or not is_own(name)]
         stats = admin.all_group_stats()
         members = admin.member_counts(known)
-    rows = []
-    for name in known:
-        of = stats.get(name, {})
-        rows.append(
-            {
-                "group": name,
-                "members": members[name],
-                "topics": len({queue.topic for queue in of}),
-                "lag": sum(row.lag for row in of.values()),
-                "lag_s": _oldest_s(of.values()),
-            }
-        )
-    print_rows(rows, as_json)
+        rows = []
+        for name in known:
+            of = stats.get(name, {})
+            rows.append(
+                {
+                    "group": name,
+                    "members": members[name],
+                    "topics": len({queue.topic for queue in of}),
+                    "lag": sum(row.lag for row in of.values()),
+                    "lag_s": _oldest_s(of.values()),
+                }
+            )
+        print_rows(rows, as_json)
 
 
 @group.command("info")
@@ -57,10 +66,14 @@ def group_ls(registry: str, as_json: bool, system: bool) -> None:
 @click.argument("name")
 def group_info(registry: str, as_json: bool, name: str) -> None:
     """Who is connected and reads which queues, and what the group subscribes to."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         admin.check_group(name)
         members = admin.group_members(name)
         subscriptions = admin.group_subscriptions(name)
+        _print_members(name, members, subscriptions, as_json)
+
+
+def _print_members(name: str, members: list[GroupMember], subscriptions: dict[str, str], as_json: bool) -> None:
     rows = [
         {
             "member": one.client_id,
@@ -93,7 +106,7 @@ def group_info(registry: str, as_json: bool, name: str) -> None:
 @click.option("--count", type=click.IntRange(1), help="With --watch: so often.")
 def group_lag(registry: str, as_json: bool, name: str, only: str | None, watch: bool, count: int | None) -> None:
     """How far a group is in every message queue, in messages and in seconds: the age of the oldest message behind."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         admin.check_group(name)
         if only is not None:
             _check_topic(admin, only)
@@ -104,7 +117,7 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None, watch: 
                 click.echo("")
 
         if watch:
-            repeat(show, WATCH_S, count)
+            look_again(admin, show, WATCH_S, count)
         else:
             show()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from penstock.cli.tools import Whole, printable
+from penstock.cli.tools import NamedPath, Whole, printable
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
 
@@ -207,11 +207,11 @@ def _starts(command: Command) -> Command:
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of docs/settings.md."),
         click.option(
-            "--config", type=click.Path(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."
+            "--config", type=NamedPath(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."
         ),
         click.option("--host", help="Address to listen on (default 127.0.0.1)."),
         click.option(
-            "--data", type=click.Path(file_okay=False), help="Folder for everything kept (default penstock-data)."
+            "--data", type=NamedPath(file_okay=False), help="Folder for everything kept (default penstock-data)."
         ),
     ):
         command = option(command)
@@ -257,7 +257,7 @@ def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
             raise ConfigError(f"--set: {name.strip()} is no setting of the {roles[0]}", hint)
         if role not in roles:
             raise ConfigError(f"--set: unknown setting {name.strip()}", "`penstock settings` prints them all.")
-        said[role][own] = _rules(text) if (role, own) == ("broker", "topic") else text
+        said[role][own] = text
     return said
 
 
@@ -271,18 +271,6 @@ def _names(role: str) -> set[str]:
     from penstock.config import defaults
 
     return set(defaults(_roles()[role]))
-
-
-def _rules(text: str) -> tuple[object, ...]:
-    """The `[[topic]]` rules as JSON."""
-    try:
-        rules = json.loads(text)
-    except ValueError:
-        rules = None
-    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        hint = """Such as topic='[{"name": "bank*", "level": "disk"}]', or [[topic]] in the file that --config names."""
-        raise ConfigError("--set: topic is not a list of rules in JSON", hint)
-    return tuple(rules)
 
 
 @main.command()
@@ -325,7 +313,7 @@ def up(
         settings = (*settings, f"broker.level={level}")
 
     def read() -> tuple[BrokerConfig, RegistryConfig]:
-        return _both(data, host, config, settings, dict(ports))
+        return both(data, host, config, settings, ports)
 
     broker, registry = read()
     if console_port is None:  # a broker on ports of its own is somebody's experiment
@@ -371,13 +359,13 @@ def doctor(
     from penstock.cli.doctor import rows
     from penstock.cli.tools import print_rows
 
-    found = rows(*_both(data, host, config, settings, ports))
+    found = rows(*both(data, host, config, settings, ports))
     print_rows(found, as_json)
     sys.exit(1 if any(row["advice"] for row in found) else 0)
 
 
-def _both(
-    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], ports: dict[str, int | None]
+def both(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], ports: Mapping[str, int | None]
 ) -> tuple[BrokerConfig, RegistryConfig]:
     """The settings of a broker and a registry that run together."""
     from msgspec.structs import replace
@@ -387,8 +375,10 @@ def _both(
     from penstock.fronts.soundness import check_addresses
 
     said = set_flags(settings, "broker", "registry")
-    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
-    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
+    registrys = ("registry_port", "lookup_port", "lookup_http_port")
+    own = {name: port for name, port in ports.items() if name in registrys} | said["registry"]
+    brokers = {name: port for name, port in ports.items() if name not in registrys} | said["broker"]
+    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | brokers)
     broker = replace(broker, users=str(users_file(broker.users, broker.data)))  # one file for all of them
     # What the two have in common is set for both.
     shared = (

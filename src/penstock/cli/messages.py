@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 import click
 
-import penstock
 from penstock.cli.names import demand_log_topic
-from penstock.cli.tools import Whole, print_rows, printable, with_json, with_registry
+from penstock.cli.tools import Whole, looking, print_rows, printable, with_json, with_registry
 from penstock.errors import PenstockError
 from penstock.message import ReceivedMessage
 from penstock.wire.traces import Trace
@@ -53,14 +52,14 @@ def message() -> None:
 @click.option("-t", "--topic", "topic", help="Where to look; without it in every topic.")
 def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
     """One message by id."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         try:
             found = admin.message(msg_id, topic)
         except ValueError as error:
             raise click.BadParameter(
                 f"{error}: `peek`, `tail --json` and `message find` show ids", param_hint="MSG_ID"
             ) from None
-    _print([found], as_json)
+        _print([found], as_json)
 
 
 @message.command("find")
@@ -70,7 +69,7 @@ def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) ->
 @click.argument("key")
 def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
     """The messages with a key."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         demand_log_topic(admin, topic, "keys", f"`penstock peek {topic}` shows its messages.")
         _print(admin.query_by_key(topic, key), as_json)
 
@@ -83,14 +82,14 @@ def message_trace(registry: str, as_json: bool, msg_id: str) -> None:
     """Where a message went: by its id, or a key of it. Stored, as its broker knows; sent, received and done as clients that
     trace, and brokers for topics with --trace, have told.
     """
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         steps = [_step(trace) for trace in admin.traces(msg_id)]
         topics = {str(step["msgId"]): str(step["topic"]) for step in sorted(steps, key=lambda one: bool(one["topic"]))}
         for id_, topic in list(topics.items())[:STORED_MAX]:
             if topic or len(topics) == 1:  # without its topic it is looked for in all there are
                 with suppress(PenstockError, ValueError):  # it is gone, or somebody else's
                     steps.append(_stored(admin.message(id_, topic or None), id_))
-    print_rows(sorted(steps, key=lambda step: str(step["time"])), as_json)
+        print_rows(sorted(steps, key=lambda step: str(step["time"])), as_json)
 
 
 def _stored(message: ReceivedMessage, id_: str) -> dict[str, object]:

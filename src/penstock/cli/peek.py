@@ -8,9 +8,8 @@ from typing import Literal
 
 import click
 
-import penstock
 from penstock.cli.queues import channel
-from penstock.cli.tools import Command, position, print_rows, printable, time_text, with_json, with_registry
+from penstock.cli.tools import Command, looking, position, print_rows, printable, time_text, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start
 from penstock.errors import NotFound
@@ -50,14 +49,14 @@ def peek(
 ) -> None:  # fmt: skip
     """Show messages of a topic of either kind, and change nothing: no attempts, no offsets, no order."""
     queue, begin = _start(start or "first")
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         if start or key:
             if channel_name or state != "ready":
                 raise click.UsageError("--from and --key are for a log topic without a channel")
             if any(row["kind"] == "queue" for row in admin.queue_topics(topic)):
                 raise click.UsageError(f"{topic} is a queue topic: --from and --key are for log topics")
         rows = admin.browse(topic, channel=channel_name, state=state, start=begin, key=key, queue=queue, limit=limit)
-    _print(rows, state, as_json)
+        _print(rows, state, as_json)
 
 
 @channel.command("peek")
@@ -68,7 +67,7 @@ def peek(
 @click.argument("name", metavar="CHANNEL")
 def channel_peek(registry: str, as_json: bool, topic: str, name: str, state: State, limit: int) -> None:
     """Show messages that a channel holds, and change nothing."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         _print(admin.browse(topic, channel=name, state=state, limit=limit), state, as_json)
 
 
@@ -79,8 +78,12 @@ def channel_peek(registry: str, as_json: bool, topic: str, name: str, state: Sta
 @click.argument("name", metavar="CHANNEL")
 def channel_info(registry: str, as_json: bool, topic: str, name: str) -> None:
     """The figures of one channel, at every broker that has it."""
-    with penstock.Admin(registry) as admin:
-        topics = admin.queue_topics(topic) if topic else []
+    with looking(registry) as admin:
+        _print_channel(admin.queue_topics(topic) if topic else [], topic, name, as_json)
+
+
+def _print_channel(topics: list[Json], topic: str, name: str, as_json: bool) -> None:
+    """NotFound."""
     if not topics:
         raise NotFound(f"no topic {topic!r} that NSQ clients know", "`penstock topic ls` lists the topics.")
     rows = [

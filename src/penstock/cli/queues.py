@@ -18,6 +18,7 @@ from penstock.cli.tools import (
     Whole,
     confirm,
     due_ms,
+    looking,
     print_plan,
     print_rows,
     printable,
@@ -50,12 +51,12 @@ def channel() -> None:
 @click.argument("topic", default="")
 def channel_ls(registry: str, as_json: bool, topic: str) -> None:
     """The channels, of all topics or of one."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         topics = admin.queue_topics(topic)
-    if topic and not topics:
-        raise NotFound(f"no topic {topic!r} that NSQ clients know", "`penstock topic ls` lists the topics.")
-    rows = [{"topic": row["topic"], "broker": row["broker"], **one} for row in topics for one in row["channels"]]
-    print_rows(sorted(rows, key=lambda row: (row["topic"], row["channel"], row["broker"])), as_json)
+        if topic and not topics:
+            raise NotFound(f"no topic {topic!r} that NSQ clients know", "`penstock topic ls` lists the topics.")
+        rows = [{"topic": row["topic"], "broker": row["broker"], **one} for row in topics for one in row["channels"]]
+        print_rows(sorted(rows, key=lambda row: (row["topic"], row["channel"], row["broker"])), as_json)
 
 
 Action = Literal["add", "rm", "pause", "unpause", "empty"]
@@ -158,11 +159,11 @@ def _print(found: list[Json], as_json: bool) -> None:
 @_limit
 def delayed_ls(registry: str, as_json: bool, topic: str, channel: str, limit: int) -> None:
     """The delayed messages, by due time."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         found = admin.delayed(topic=topic, channel=channel, limit=limit)
         if not found:
             check_names(admin, topic, channel)
-    _print(found, as_json)
+        _print(found, as_json)
 
 
 @delayed.command("find")
@@ -178,11 +179,11 @@ def delayed_find(
     """Those with a text in the body, or with a message id or key."""
     if (text is None) == (msg_id is None):
         raise click.UsageError("give a text, or --id")
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         found = admin.delayed(topic=topic, channel=channel, text=text or "", key=msg_id or "", limit=limit)
         if not found:
             check_names(admin, topic, channel)
-    _print(found, as_json)
+        _print(found, as_json)
 
 
 @delayed.command("histogram")
@@ -192,10 +193,14 @@ def delayed_find(
 def delayed_histogram(registry: str, as_json: bool, topic: str, channel: str) -> None:
     """How many are due in the next second, ten seconds, minute and so on."""
     now_ms = time.time_ns() // 1_000_000
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         counts = admin.delayed_counts([now_ms + edge for edge, _ in EDGES], topic=topic, channel=channel)
         if not any(counts):
             check_names(admin, topic, channel)
+        _print_counts(now_ms, counts, as_json)
+
+
+def _print_counts(now_ms: int, counts: list[int], as_json: bool) -> None:
     if as_json:
         until = [*(now_ms + edge for edge, _ in EDGES), None]
         for moment, count in zip(until, counts, strict=True):

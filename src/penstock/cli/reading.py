@@ -24,7 +24,7 @@ from penstock.cli.messages import row_of
 from penstock.cli.rows import BadRow, Row, body_fields, row_of_browsed
 from penstock.cli.rows import row_of as whole_row
 from penstock.cli.sending import check_topic
-from penstock.cli.tools import opened, position, printable, with_json, with_registry
+from penstock.cli.tools import NamedPath, opened, position, printable, with_json, with_registry
 from penstock.client.browsed import PIECE_BYTES, WentAway, browsed
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import selector_of
@@ -176,12 +176,23 @@ def _through_channel(
 ) -> Messages:
     """A queue topic, through a channel."""
     if channel is None:
+        _check_spares(registry, topic)
         channel = f"tail{secrets.randbelow(1_000_000):06d}{EPHEMERAL[0].decode()}"
     elif not new:
         check_channel(registry, topic, channel)
     consumer = penstock.PushConsumer(channel, registry, kind="queue", in_flight_max=min(limit or 100, 100))
     consumer.subscribe(topic)
     return _taken(consumer, follow, limit)
+
+
+def _check_spares(registry: str, topic: str) -> None:
+    """NotFound where a topic has no channel, and holds messages: they wait for the first one, and would go with ours."""
+    with penstock.Admin(registry) as admin:
+        if any(row["channels"] for row in admin.queue_topics(topic)):
+            return
+        if any(admin.browse(topic, state=state, limit=1) for state in ("ready", "deferred")):
+            hint = f"`penstock peek {topic}` shows them; --channel NAME --new takes them, and keeps what is not shown."
+            raise NotFound(f"topic {topic!r} has no channel yet, and its messages wait for the first one", hint)
 
 
 def check_channel(registry: str, topic: str, channel: str) -> None:
@@ -291,7 +302,7 @@ def _piece(get: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessag
 @with_registry
 @with_json
 @click.argument("topic", metavar="TOPIC|FOLDER")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
+@click.argument("file", type=NamedPath(dir_okay=False, allow_dash=True), default="-")
 @click.option(
     "--from", "start", default="first", show_default=True, help="Of a log topic: first, an offset, -1h, or a moment."
 )

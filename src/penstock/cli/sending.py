@@ -134,6 +134,8 @@ def _pairs(texts: Iterable[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
+        if not value:
+            raise click.BadParameter(f"{text!r}: no reader sees a property without a value", param_hint="--property")
         found[name] = value
     return found
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from penstock.cli.sparkjobs import audit, compact, redrive, reindex, replay, search, stats
 from penstock.cli.sparkrun import fail, on_spark, run_job
-from penstock.cli.tools import Whole
+from penstock.cli.tools import NamedPath, Whole, with_registry
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.archive import ArchiveResult
@@ -29,8 +30,8 @@ def spark() -> None:
 
 @spark.command()
 @click.argument("topic")
-@click.option("--to", required=True, type=click.Path(file_okay=False), help="Folder of the Parquet table.")
-@click.option("--registry", default="127.0.0.1:9876", show_default=True, help="Name servers, separated by ';'.")
+@click.option("--to", required=True, type=NamedPath(file_okay=False), help="Folder of the Parquet table.")
+@with_registry
 @click.option("--columns", "names", help="Columns to keep, separated by commas.")
 @click.option(
     "--compression", type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]), default="zstd", show_default=True
@@ -99,8 +100,8 @@ def _positions(result: ArchiveResult) -> str:
 
 
 @spark.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--registry", default="127.0.0.1:9876", show_default=True, help="Name servers, separated by ';'.")
+@click.argument("folder", type=NamedPath(file_okay=False, path_type=Path))
+@with_registry
 @click.option("--from", "source", default="orders", show_default=True, help="The topic that is read.")
 @click.option("--to", "target", default="results", show_default=True, help="The topic that is written.")
 def template(folder: Path, registry: str, source: str, target: str) -> None:
@@ -113,7 +114,7 @@ def template(folder: Path, registry: str, source: str, target: str) -> None:
         fail(error)
     for file in files:
         click.echo(f"  {file}")
-    click.echo(f'cd {folder} && SPARK_CONF_DIR="$PWD/conf" spark-pipelines run')
+    click.echo(f'cd {quote(str(folder))} && SPARK_CONF_DIR="$PWD/conf" spark-pipelines run')
 
 
 @spark.command()

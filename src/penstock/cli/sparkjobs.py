@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from penstock.cli.sparkrun import fail, on_spark, run_job
+from penstock.cli.tools import printable, with_registry
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.redrive import Asked as RedriveAsked
@@ -16,10 +18,8 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.search import Asked as SearchAsked
     from penstock.spark.pipelines.stats import Asked as StatsAsked
 
+BODY_SHOWN = 100
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; no progress.")
-_REGISTRY = click.option(
-    "--registry", default="127.0.0.1:9876", show_default=True, help="Name servers, separated by ';'."
-)
 _SINCE = click.option("--from", "since", default="", help="Stored at or after this moment (ISO 8601 or milliseconds).")
 _UNTIL = click.option("--to", "until", default="", help="Stored before this moment.")
 
@@ -27,7 +27,9 @@ _UNTIL = click.option("--to", "until", default="", help="Stored before this mome
 @click.command()
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("--report", default="", help="Write an HTML page with the result here.")
-@click.option("--split-bytes", type=int, default=128 << 20, show_default=True, help="Bytes of log per task.")
+@click.option(
+    "--split-bytes", type=click.IntRange(1), default=128 << 20, show_default=True, help="Bytes of log per task."
+)
 @on_spark
 @_JSON
 def audit(store: str, report: str, split_bytes: int, master: str | None, as_json: bool) -> None:
@@ -56,7 +58,7 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @click.command()
 @click.argument("topics", nargs=-1)
 @click.option("--path", default="", help="A store folder or commit log instead of a live cluster.")
-@_REGISTRY
+@with_registry
 @click.option(
     "--by", "columns", default="topic", show_default=True, help="topic, partition, tags, bornHost, group; by commas."
 )
@@ -84,7 +86,10 @@ def stats(
     names = ("window", *result.by, *result.MEASURES)
     rows = [
         names,
-        *[[f"{v:,}" if isinstance(v, int) else str(v or "") for v in row.values()] for row in result.rows[:200]],
+        *[
+            [f"{v:,}" if isinstance(v, int) else printable(str(v or "")) for v in row.values()]
+            for row in result.rows[:200]
+        ],
     ]
     widths = [max(len(row[n]) for row in rows) for n in range(len(names))]
     for row in rows:
@@ -103,7 +108,7 @@ def stats(
 @click.option("--body", default="", help="Text that its body has.")
 @_SINCE
 @_UNTIL
-@click.option("--limit", type=int, default=1000, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True)
 @on_spark
 @_JSON
 def search(master: str | None, as_json: bool, **asked: Unpack[SearchAsked]) -> None:
@@ -116,10 +121,8 @@ def search(master: str | None, as_json: bool, **asked: Unpack[SearchAsked]) -> N
         return
     for hit in result.hits:
         shown = hit.as_dict()
-        click.echo(
-            f"{hit.topic} queue {hit.partition} offset {hit.offset}  {hit.timestamp}  {hit.tags or ''}"
-            f"  {shown['key']}  {shown['value'][:100]}"
-        )
+        place = f"{hit.topic} queue {hit.partition} offset {hit.offset}  {hit.timestamp}"
+        click.echo(printable(f"{place}  {hit.tags or ''}  {shown['key']}  {shown['value'][:BODY_SHOWN]}"))
     click.echo(f"{len(result.hits):,} found{', and there are more' if result.more else ''}, {result.seconds:.1f} s")
 
 
@@ -127,7 +130,9 @@ def search(master: str | None, as_json: bool, **asked: Unpack[SearchAsked]) -> N
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("--to", default="", help="Where the new files go (default: STORE/reindex).")
 @click.option("--swap", is_flag=True, help="Put them in the place of those there are; the broker must be stopped.")
-@click.option("--split-bytes", type=int, default=128 << 20, show_default=True, help="Bytes of log per task.")
+@click.option(
+    "--split-bytes", type=click.IntRange(1), default=128 << 20, show_default=True, help="Bytes of log per task."
+)
 @click.option("--dry-run", is_flag=True, help="Say how much there is to do.")
 @on_spark
 @_JSON
@@ -159,7 +164,9 @@ def reindex(
 @click.option(
     "--archive", required=True, type=click.Path(exists=True, file_okay=False), help="The folder of an archive."
 )
-@click.option("--records", type=int, default=1_000_000, show_default=True, help="Offsets in one file, at most.")
+@click.option(
+    "--records", type=click.IntRange(1), default=1_000_000, show_default=True, help="Offsets in one file, at most."
+)
 @click.option("--delta", is_flag=True, help="Compact the topic's Delta table, in one transaction.")
 @click.option("--dry-run", is_flag=True, help="Say what would be joined.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -170,6 +177,8 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
     from penstock.spark.pipelines import manifest, tables
 
     folder = Path(archive).absolute()
+    if not topic or not manifest.root_of(folder, topic).is_dir():
+        fail(ConfigError(f"{folder} has no archive of topic {topic!r}", "its folders topic=… are those it has"))
     try:
         if dry_run:
             joined = tables.joinable(folder, topic, records)
@@ -189,11 +198,11 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
 @click.argument("topics", nargs=-1)
 @click.option("--archive", default="", help="The folder of an archive.")
 @click.option("--path", default="", help="A store folder or commit log.")
-@_REGISTRY
+@with_registry
 @click.option("--map", "pairs", multiple=True, help="OLD=NEW: send topic OLD to NEW; may be given again.")
 @_SINCE
 @_UNTIL
-@click.option("--rate", type=int, default=0, help="Messages a second at most.")
+@click.option("--rate", type=click.IntRange(0), default=0, help="Messages a second at most.")
 @click.option("--keep-queue", is_flag=True, help="To the queue each came from, instead of by key.")
 @click.option("--job", default="", help="Another name sends again what was sent before.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
@@ -217,7 +226,7 @@ def replay(pairs: tuple[str, ...], master: str | None, as_json: bool, **asked: U
 
 @click.command()
 @click.argument("group")
-@_REGISTRY
+@with_registry
 @click.option("--where", default="", help="A condition in SQL: reconsumeTimes > 3 and tags = 'paid'")
 @click.option("--tag", default="", help="Only those with this tag.")
 @click.option("--key", default="", help="Only those with this key.")
@@ -237,9 +246,8 @@ def redrive(group: str, send: bool, master: str | None, as_json: bool, **asked: 
     if as_json:
         return
     for row in result.samples:
-        click.echo(
-            f"  {row['topic']}  queue {row['queue']} offset {row['offset']}  {row['tags'] or ''}  {row['key'] or ''}"
-        )
+        place = f"  {row['topic']}  queue {row['queue']} offset {row['offset']}"
+        click.echo(printable(f"{place}  {row['tags'] or ''}  {row['key'] or ''}"))
     if result.resumed:
         click.echo(f"{result.resumed:,} were chosen by a run that did not end; they are sent now")
     told = "sent" if send else "would send"

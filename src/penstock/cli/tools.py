@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -11,13 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
 import click
 
-from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotEverywhere, NotFound, TimedOut
+
+if TYPE_CHECKING:
+    from penstock import Admin
 
 DAY_S = 86_400
+PARTLY = "What is shown is what the others say; `penstock broker ls` tells who answers."
 TIME_MAX_MS = 253_402_300_799_000  # the last second of the year 9999
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Patterns that are compiled when one is needed: most verbs need none.
@@ -37,6 +42,18 @@ class Amount(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
+
+
+class NamedPath(click.Path):
+    """A path that has a name: an empty one, of a variable that is not set, is neither the present folder nor no file."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """As click has it."""
+        if not str(value):
+            self.fail("an empty name", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def first_sentence(command: click.Command) -> str:
@@ -197,6 +214,36 @@ def opened(name: str, force: bool) -> Iterator[IO[bytes]]:
     part.replace(path)
 
 
+@contextmanager
+def looking(registry: str) -> Iterator[Admin]:
+    """An `Admin` for verbs that look and change nothing: what they print within is what those brokers say that answer.
+    NotEverywhere names the others when it is over, and where something is not there: it may be at one of those.
+    """
+    import penstock
+
+    with penstock.Admin(registry, partial=True) as admin:
+        try:
+            yield admin
+        except (NotFound, NoRoute):
+            if not admin.missed:
+                raise
+        if admin.missed:
+            raise NotEverywhere(admin.missed, PARTLY)
+
+
+def look_again(admin: Admin, look: Callable[[], object], pause_s: float, count: int | None) -> None:
+    """`repeat` within `looking`: each time all brokers are asked."""
+
+    def step() -> None:
+        admin.missed.clear()
+        look()
+        if admin.missed:
+            raise NotEverywhere(admin.missed, PARTLY)
+
+    repeat(step, pause_s, count)
+    admin.missed.clear()
+
+
 def confirm(question: str, force: bool) -> None:
     """Ask on a terminal; without one, and without --force, it is not done."""
     if not force:
@@ -217,6 +264,10 @@ def repeat(
             done += 1
             try:
                 step()
+            except NotEverywhere as error:  # it has shown what the others say
+                if done == count:
+                    raise
+                click.echo(f"penstock: {printable(str(error))}", err=True)
             except (ConnectionLost, TimedOut, NoRoute, BrokerRefused) as error:
                 if done in (1, count) or getattr(error, "denied", False):
                     raise

@@ -11,8 +11,9 @@ from contextlib import suppress
 import click
 
 import penstock
-from penstock.cli.tools import DAY_S, Amount, print_rows, printable, repeat, with_json, with_registry
-from penstock.errors import NoRoute
+from penstock.cli.tools import DAY_S, Amount, look_again, looking, print_rows, printable, with_json, with_registry
+from penstock.errors import BrokerRefused, NoRoute
+from penstock.wire.codes import ResponseCode
 
 Row = dict[str, object]
 CLEAR = "\x1b[H\x1b[2J"
@@ -37,8 +38,13 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
     rows: list[Row] = []
     ends: dict[str, int] = {}
     for name in admin.topics():
-        with suppress(NoRoute):  # deleted meanwhile
+        try:
             ends[name] = sum(stats.max_offset for stats in admin.topic_stats(name).values())
+        except NoRoute:  # deleted meanwhile
+            continue
+        except BrokerRefused as error:  # deleted at its broker alone: name servers keep what they have heard
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
     for group, queues in admin.all_group_stats().items():
         for topic in {queue.topic for queue in queues}:
             of = [stats for queue, stats in queues.items() if queue.topic == topic]
@@ -118,7 +124,7 @@ def top(registry: str, as_json: bool, interval: float, count: int | None) -> Non
     """Show topics with their readers, rates and lag, the busiest first, again and again until Ctrl-C."""
     rates = Rates()
     screen = sys.stdout.isatty() and not as_json
-    with suppress(KeyboardInterrupt), penstock.Admin(registry) as admin:
+    with suppress(KeyboardInterrupt), looking(registry) as admin:
 
         def show() -> None:
             rows = snapshot(admin, rates, time.monotonic())
@@ -130,4 +136,4 @@ def top(registry: str, as_json: bool, interval: float, count: int | None) -> Non
             else:
                 click.echo("\n".join(lines(rows, 200, 1 << 30)))
 
-        repeat(show, interval, count)
+        look_again(admin, show, interval, count)

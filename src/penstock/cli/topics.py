@@ -16,6 +16,7 @@ from penstock.cli.tools import (
     Whole,
     confirm,
     duration_ms,
+    looking,
     permission,
     position,
     print_plan,
@@ -31,6 +32,7 @@ from penstock.client.routes import Json
 from penstock.errors import PenstockError
 
 PURGE_TO = "end, an offset"
+COUNT_MAX = (1 << 63) - 1
 
 
 @click.group(cls=Whole)
@@ -46,7 +48,7 @@ def topic_ls(registry: str, as_json: bool, system: bool) -> None:
     """The topics of the cluster, of both kinds. Depth: what no channel of a queue topic has yet. Replicated: whether slaves have
     its messages; only log topics can be.
     """
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         members = list(admin.cluster_info().brokers.values())
         copied = [any(number > 0 for number in addresses) for addresses in members]
         replicated = "yes" if all(copied) and copied else "in part" if any(copied) else "no"
@@ -68,7 +70,7 @@ def topic_ls(registry: str, as_json: bool, system: bool) -> None:
             for row in admin.queue_topics()
             if row["kind"] == "queue"
         ]
-    print_rows(sorted(rows, key=lambda row: (row["topic"], row["broker"])), as_json)
+        print_rows(sorted(rows, key=lambda row: (row["topic"], row["broker"])), as_json)
 
 
 @topic.command("info")
@@ -77,22 +79,22 @@ def topic_ls(registry: str, as_json: bool, system: bool) -> None:
 @click.argument("name")
 def topic_info(registry: str, as_json: bool, name: str) -> None:
     """What every message queue of a topic holds."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         demand_log_topic(admin, name, "message queues", f"`penstock topic describe {name}` says what it holds.")
         stats = sorted(admin.topic_stats(name).items())
-    print_rows(
-        (
-            {
-                "broker": queue.broker,
-                "queue": queue.queue_id,
-                "first": s.min_offset,
-                "end": s.max_offset,
-                "last_ms": s.last_ms,
-            }
-            for queue, s in stats
-        ),
-        as_json,
-    )
+        print_rows(
+            (
+                {
+                    "broker": queue.broker,
+                    "queue": queue.queue_id,
+                    "first": s.min_offset,
+                    "end": s.max_offset,
+                    "last_ms": s.last_ms,
+                }
+                for queue, s in stats
+            ),
+            as_json,
+        )
 
 
 @topic.command("describe")
@@ -101,16 +103,20 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
 @click.argument("name")
 def topic_describe(registry: str, as_json: bool, name: str) -> None:
     """What a topic of either kind is and holds at each broker, with its channels and groups."""
-    with penstock.Admin(registry) as admin:
-        found = admin.describe_topic(name)
+    with looking(registry) as admin:
+        _print_topic(admin.describe_topic(name), as_json)
+
+
+def _print_topic(found: list[Json], as_json: bool) -> None:
     if as_json:
         print_rows(found, as_json)
         return
     for row in found:
         oldest = "-" if row["oldest"] is None else time_text(row["oldest"])
         figures = {title: value for title, value in row.items() if title not in ("channels", "groups")}
+        width = max(map(len, figures))
         for title, value in (figures | {"perm": permission(row["perm"]), "oldest": oldest}).items():
-            click.echo(f"{title:<11}  {'-' if value is None else printable(str(value))}")
+            click.echo(f"{title.ljust(width)}  {'-' if value is None else printable(str(value))}")
         for title in ("channels", "groups"):
             if row[title]:
                 click.echo()
@@ -172,6 +178,9 @@ def topic_alter(
     force, dry_run, size = bool(more["force"]), bool(more["dry_run"]), more["retention_bytes"]
     keep_ms = None if retention is None else 0 if retention == "0" else duration_ms(retention, "--retention")
     keep_bytes = None if size is None else size_bytes(str(size), "--retention-bytes")
+    for option, text, number in (("--retention", retention, keep_ms), ("--retention-bytes", size, keep_bytes)):
+        if (number or 0) > COUNT_MAX:
+            raise click.BadParameter(f"{text!r} is more than a broker counts; 0 sets no limit", param_hint=option)
     trace = None if more["trace"] is None else bool(more["trace"])
     if all(one is None for one in (queues, level, perm, keep_ms, keep_bytes, trace)):
         raise click.UsageError(

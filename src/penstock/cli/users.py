@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.access import usersfile
 from penstock.access.rights import users_file
 from penstock.access.users import Right, User, Verb, check_address, check_name, check_secret, read_right, token_digest
-from penstock.cli.tools import Whole, confirm, print_rows, with_dry_run, with_json
+from penstock.cli.tools import NamedPath, Whole, confirm, print_rows, with_dry_run, with_json
 from penstock.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -26,7 +26,7 @@ def _with_file(command: Command) -> Command:
         click.option("--users", default="", envvar="PENSTOCK_BROKER__USERS", help="The file; users.toml in --data without it."),
         click.option(
             "--data", default="penstock-data", envvar="PENSTOCK_BROKER__DATA", show_default=True,
-            type=click.Path(file_okay=False), help="The data folder of the broker or registry.",
+            type=NamedPath(file_okay=False), help="The data folder of the broker or registry.",
         ),
     ):  # fmt: skip
         command = option(command)

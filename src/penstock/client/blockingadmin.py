@@ -137,8 +137,14 @@ class Admin(_BrokerAdmin):
         *,
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
+        partial: bool = False,
     ) -> None:
-        self._inner: AioAdmin = AioAdmin(registry, timeout_s=timeout_s, security=security)
+        self._inner: AioAdmin = AioAdmin(registry, timeout_s=timeout_s, security=security, partial=partial)
+
+    @property
+    def missed(self) -> dict[str, PenstockError]:
+        """With `partial`: the brokers that did not answer what all were asked, and why; they are not asked again."""
+        return self._inner.missed
 
     def cluster_info(self) -> ClusterInfo:
         """Which brokers there are."""

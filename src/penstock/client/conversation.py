@@ -19,6 +19,9 @@ from penstock.wire.remoting import RemotingCommand
 
 T = TypeVar("T")
 OK = (ResponseCode.SUCCESS,)
+LONGEST_S = (
+    2_000_000.0  # 23 days: the system counts the ms of a wait in 31 bits, and a longer time is meant as any time
+)
 
 
 class Call(NamedTuple):

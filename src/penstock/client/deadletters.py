@@ -124,7 +124,9 @@ def time_text(ms: int) -> str:
 
 
 class DeadLetters:
-    """See the module. As a context manager."""
+    """See the module. As a context manager. With `partial` those of brokers that do not answer are missing in `topics`, and
+    `missed` says which brokers those are, as of `Admin`.
+    """
 
     def __init__(
         self,
@@ -134,13 +136,14 @@ class DeadLetters:
         security: Security | str | Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
+        partial: bool = False,
     ) -> None:
         self._registry = registry
         self._timeout_s = timeout_s
         self._security = security
         self._clock = clock
         self._sleep = sleep
-        self._admin = Admin(registry, timeout_s=timeout_s, security=security)
+        self._admin = Admin(registry, timeout_s=timeout_s, security=security, partial=partial)
 
     def __enter__(self) -> Self:
         self._admin.start()
@@ -150,6 +153,11 @@ class DeadLetters:
         self._admin.close()
 
     # -- which there are
+
+    @property
+    def missed(self) -> dict[str, PenstockError]:
+        """The brokers that did not answer, and why."""
+        return self._admin.missed
 
     def topics(self) -> list[DeadTopic]:
         """All topics of dead letters, by name."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from penstock.client import requests
-from penstock.client.conversation import OK, Conversation, Directory, checked, number
+from penstock.client.conversation import LONGEST_S, OK, Conversation, Directory, checked, number
 from penstock.client.line import Line
 from penstock.client.requests import Pull
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route
@@ -75,7 +75,7 @@ class LogReader:
     ) -> None:
         self._security = security_of(security)
         self._directory = Directory(registry)
-        self._timeout_s = timeout_s
+        self._timeout_s = min(timeout_s, LONGEST_S)
         self._slaves = slaves
         self._left_s: dict[
             tuple[str, int], float

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.wire.sql92 import Selector
 
 Start = Literal["first", "last"] | int | datetime
+_TIME_MAX_MS = (1 << 63) - 1  # a number of the protocol's header
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,20 @@ def selector_of(where: str) -> Selector:
 
 
 def start_ms(start: Start) -> int | None:
-    """The moment a start position names, in ms since the epoch; None for "first" and "last"."""
+    """The moment a start position names, in ms since the epoch; None for "first" and "last". Before the epoch nothing was
+    stored, and brokers know negative numbers of other meanings (-1: the end).
+    """
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ValueError("a start time needs a time zone")
-        return int(start.timestamp() * 1000)
+        return max(0, int(start.timestamp() * 1000))
     if isinstance(start, str):
         if start not in ("first", "last"):
             raise ValueError(f"start is first, last, or a time, not {start!r}")
         return None
     if not isinstance(start, int) or isinstance(start, bool):  # seconds with a fraction, say
         raise ValueError(f"a time is an aware datetime, or whole ms since the epoch, not {start!r}")
-    return start
+    return min(max(0, start), _TIME_MAX_MS)
 
 
 def consume_from(start: Start) -> str:

@@ -96,14 +96,16 @@ def check_reach(host: str, insecure: bool) -> None:
 def _check_ports(*roles: BrokerConfig | RegistryConfig | None) -> None:
     """No port of one address is meant for two listeners."""
     taken: dict[tuple[str, int], str] = {}
-    for role in (one for one in roles if one is not None):
+    there = [one for one in roles if one is not None]
+    more = " `penstock broker` runs without a registry (`config check --role broker`)." if len(there) > 1 else ""
+    for role in there:
         for name, own in _PORTS.items():
             host, port = getattr(role, own, "") or role.host, getattr(role, name, 0)
             if port < 1 or "/" in host or (name == "https_port" and not (role.tls_cert or role.tls_key)):
                 continue
             if (other := taken.setdefault((host, port), name)) != name:
                 raise ConfigError(
-                    f"{name} and {other} are both {port}", "Each wants one of its own; 0 is any free port."
+                    f"{name} and {other} are both {port}", f"Each wants one of its own; 0 is any free port.{more}"
                 )
 
 

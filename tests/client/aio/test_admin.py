@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from penstock.disk.changes import noted
 from penstock.disk.files import Files
 from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.message import Message
+from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import RemotingCommand
 from polling import later_ms
@@ -52,6 +54,29 @@ async def test_topics(registry: str, fresh: Fresh) -> None:
             await admin.create_topic("a/b")
         with pytest.raises(BrokerRefused):
             await admin.create_topic(topic, 1_000_000)
+
+
+async def test_every_name_server_forgets_a_topic_that_is_deleted(tmp_path: Path) -> None:
+    """One that does not answer is passed over."""
+    with Broker(tmp_path / "b", broker_name="broker-b") as other, Broker(registry=other.registry) as own:
+        async with Admin(f"{own.registry};{other.registry};127.0.0.1:1") as admin, Admin(other.registry) as second:
+            await make(admin, "deleted")
+            await knows(second, "deleted")
+            await admin.delete_topic("deleted")
+            await admin.change_queue("turned", "add", broker="broker-a")
+            await admin.convert_topic("turned", "log")
+            await knows(second, "turned")
+            await admin.convert_topic("turned", "queue")
+            for one in (admin, second):
+                assert not {"deleted", "turned"} & set(await one.topics())
+
+
+async def knows(admin: Admin, topic: str) -> None:
+    for _ in range(5_000):
+        if topic in await admin.topics():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the topic was not registered")
 
 
 async def test_a_topic_that_the_registry_has_not_heard_of_yet_is_deleted(registry: str, fresh: Fresh) -> None:

@@ -13,8 +13,8 @@ from client.scripted import Scripted, scripted
 from client.steps import Answer, peer
 from penstock.client.aio.admin import Admin
 from penstock.client.aio.admincluster import ClusterAdmin
-from penstock.errors import BrokerRefused, NoRoute, NotEverywhere, WireError
-from penstock.wire.codes import RequestCode
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotEverywhere, WireError
+from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand, encode
 
@@ -56,7 +56,12 @@ async def of_three(answer_of_b: Answer) -> AsyncIterator[tuple[str, list[tuple[s
         if name == "b":
             await answer_of_b(command, writer)
         else:
-            writer.write(encode(command.reply(body=dumps({"table": {"x": "1"}, "count": 1}))))
+            told = {"table": {"x": "1"}, "count": 1, "counts": [1, 2], "rows": [], "topics": [], "next": None}
+            if command.code == RequestCode.QUERY_MESSAGE:
+                reply = command.reply(ResponseCode.QUERY_NOT_FOUND)
+            else:
+                reply = command.reply(body=dumps(told))
+            writer.write(encode(reply))
 
     async with peer(partial(noted, "a")) as a, peer(partial(noted, "b")) as b:
         members = {"a": {"0": a}, "b": {"0": b}, "c": {"1": b}}
@@ -102,6 +107,58 @@ async def test_a_change_says_which_brokers_it_missed(change: str) -> None:
     assert "not at broker b: refused with code 1: it hangs; not at broker " + away in str(told.value)
     assert {"a", "b"} <= {name for name, _ in asked}
     assert ("registry", RequestCode.DELETE_TOPIC_IN_NAMESRV) not in asked  # it is still there
+
+
+async def gone(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+LOOKS: dict[str, Callable[[Admin], Awaitable[object]]] = {
+    "topics": lambda admin: admin.topics(),
+    "topic_stats": lambda admin: admin.topic_stats("T"),
+    "describe_topic": lambda admin: admin.describe_topic("T"),
+    "queue_topics": lambda admin: admin.queue_topics(),
+    "browse": lambda admin: admin.browse("T"),
+    "query_by_key": lambda admin: admin.query_by_key("T", "k"),
+    "delayed": lambda admin: admin.delayed(),
+    "delayed_counts": lambda admin: admin.delayed_counts([1]),
+    "groups": lambda admin: admin.groups(),
+    "group_stats": lambda admin: admin.group_stats("g"),
+    "all_group_stats": lambda admin: admin.all_group_stats(),
+    "group_members": lambda admin: admin.group_members("g"),
+    "clients": lambda admin: admin.clients(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_a_look_may_be_partial(look: str) -> None:
+    """It names whom it missed, and does not ask there again; where that is not wanted it fails."""
+    async with of_three(gone) as (address, asked):
+        async with Admin(address) as admin:
+            with pytest.raises(ConnectionLost):
+                await LOOKS[look](admin)
+        assert {"a", "b"} <= {name for name, _ in asked}
+        async with Admin(address, partial=True) as admin:
+            await LOOKS[look](admin)
+            assert "b" in admin.missed
+            assert "a" not in admin.missed
+            asked.clear()
+            await LOOKS[look](admin)
+            assert "b" not in {name for name, _ in asked}
+
+
+async def test_where_nobody_answers_a_look_fails() -> None:
+    async def answer(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            await Scripted().answer(command, writer)
+        else:
+            writer.close()
+
+    async with peer(answer) as address, Admin(address, partial=True) as admin:
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                await admin.clients()
+        assert admin.missed == {}
 
 
 async def test_brokers_are_asked_side_by_side() -> None:

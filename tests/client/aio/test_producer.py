@@ -239,6 +239,17 @@ def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
         Producer("127.0.0.1:1", **wrong)
 
 
+async def test_a_reply_may_take_any_time(registry: str, fresh: Fresh) -> None:
+    topic = fresh("any-time")
+    async with Producer(registry) as producer:
+        receipt = await producer.send(Message(topic, b"first"))
+        asked = asyncio.create_task(producer.request(Message(topic, b"x"), float("inf"), queue=receipt.queue))
+        while (await producer.send(Message(topic, b"y"), queue=receipt.queue)).queue_offset < 3 and not asked.done():
+            await asyncio.sleep(0)
+        assert not asked.done()
+        asked.cancel()
+
+
 async def test_a_producer_that_was_not_started_says_so() -> None:
     with pytest.raises(Closed, match="never started"):
         await Producer("127.0.0.1:1").send(Message("t", b"x"))

@@ -183,6 +183,7 @@ async def test_broadcast(registry: str, fresh: Fresh, tmp_path: Path) -> None:
     topic, group = fresh("broad"), fresh("g")
     await send(registry, topic, *numbered(4))
     got: dict[str, list[int]] = {"one": [], "two": []}
+    folders: dict[str, str | Path] = {"one": tmp_path / "one", "two": str(tmp_path / "two")}
     for round_ in range(2):
         for name, numbers in got.items():
             async with PushConsumer(
@@ -191,7 +192,7 @@ async def test_broadcast(registry: str, fresh: Fresh, tmp_path: Path) -> None:
                 listener=lambda m, numbers=numbers: numbers.append(int(m.body)),  # type: ignore[misc]
                 model="broadcast",
                 start="first",
-                offsets_folder=tmp_path / name,
+                offsets_folder=folders[name],
             ) as consumer:
                 await consumer.subscribe(topic)
                 await until(lambda: len(numbers) >= 4 * (round_ + 1))  # noqa: B023

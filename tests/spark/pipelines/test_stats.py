@@ -59,6 +59,8 @@ def test_wrong_questions_are_errors(tmp_path: Path) -> None:
         stats.run(None, path=tmp_path, by=("colour",))
     with pytest.raises(ConfigError, match="window '5x'"):
         stats.run(None, path=tmp_path, window="5x")
+    with pytest.raises(ConfigError, match="longer than a hundred years"):
+        stats.run(None, path=tmp_path, window="99999999999999d")
     with pytest.raises(ConfigError, match="no topics and no path"):
         stats.run(None)
     with pytest.raises(ConfigError, match="nothing to search in"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -62,9 +62,13 @@ class Admin(GroupAdmin):
         """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
         every = set(await self._names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         own: set[str] = set()  # a registry of ours names none of them
-        for address in await self._masters() if every or not system else ():
-            answer = await self._cluster.ask(address, RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))
-            own.update(map(str, loads(answer.body).get("topicList") or ()))
+
+        async def names(address: str) -> set[str]:
+            request = RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+            return set(map(str, loads((await self._cluster.ask(address, request)).body).get("topicList") or ()))
+
+        if every or not system:
+            own = own.union(*(await self._each(names)).values())
         if system:
             return sorted(every | own)
         hidden = own.union(await self._names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
@@ -177,8 +181,7 @@ class Admin(GroupAdmin):
             await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
 
         await self._at_all(delete, having)
-        await self._cluster.ask_registry(RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
-        self._cluster.routes.pop(topic, None)
+        await self._forget_route(topic)
 
     async def _delete_queue(self, topic: str) -> None:
         """Delete what is no log topic. NoRoute when no broker has it; RocketMQ's have none such."""
@@ -191,12 +194,18 @@ class Admin(GroupAdmin):
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """How much every queue of a topic holds."""
-        request = RemotingCommand(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        route = await self._cluster.route(topic, fresh=True)
+
+        async def table(address: str) -> list[tuple[MessageQueue, Json]]:
+            return pairs(await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+
+        answers = await self._each(table, {broker: route.read_address(broker) or "" for broker in route.brokers})
         return {
             queue: QueueStats(
                 int(item.get("minOffset", 0)), int(item.get("maxOffset", 0)), int(item.get("lastUpdateTimestamp", 0))
             )
-            async for queue, item in self._tables(topic, request)
+            for part in answers.values()
+            for queue, item in part
         }
 
     async def oldest_ms(self, topic: str) -> int | None:
@@ -215,39 +224,46 @@ class Admin(GroupAdmin):
         channel has; of a log topic its queues, how many messages are `stored`, and its groups with their lag. NotFound.
         """
         of_nsq = {row["broker"]: row for row in (await self.queue_topics(topic) if topic else ())}
-        found = []
-        for broker, address in (await self._by_name()).items():
-            config, seen = await self._config(address, topic), of_nsq.get(broker)
-            if not config and seen is None:
-                continue
-            page = await self._own(address, RequestCode.BROWSE, topic=topic, limit="1", bodyBytes="0")
-            channels = [] if seen is None else seen["channels"]
-            row: Json = {"topic": topic, "broker": broker}
-            if config:
-                row |= {"kind": "log", "level": config.get("level", "os"), "paused": False}
-                row |= {"readQueues": config.get("readQueueNums"), "writeQueues": config.get("writeQueueNums")}
-                row |= {"retentionMs": config.get("retentionMs", 0), "retentionBytes": config.get("retentionBytes", 0)}
-                row["trace"] = bool(config.get("trace", False))
-                stats = await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
-                ends = [(int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))) for _, item in pairs(stats)]
-                row |= {"perm": config.get("perm"), "depth": None, "stored": sum(end - begin for begin, end in ends)}
-            elif seen is not None:
-                row |= {name: seen[name] for name in ("kind", "level", "paused")}
-                row |= {
-                    "readQueues": None,
-                    "writeQueues": None,
-                    "retentionMs": None,
-                    "retentionBytes": None,
-                    "trace": None,
-                    "perm": PERM_READ | PERM_WRITE,
-                }
-                row |= {"depth": seen["depth"], "stored": None}
-            row["oldest"] = page["rows"][0]["stored"] if page["rows"] else None
-            row["channels"], row["groups"] = channels, await self._groups_of(address, topic) if config else []
-            found.append(row)
+        names = {address: broker for broker, address in (await self._by_name()).items()}
+
+        async def describe(address: str) -> Json | None:
+            return await self._describe_at(address, topic, names[address], of_nsq.get(names[address]))
+
+        found = [row for row in (await self._each(describe)).values() if row is not None]
         if not found:
             raise NotFound(f"no broker has topic {topic!r}", "`penstock topic ls` lists the topics.")
         return found
+
+    async def _describe_at(self, address: str, topic: str, broker: str, seen: Json | None) -> Json | None:
+        """A row of `describe_topic`; `seen` is what that broker tells NSQ's clients of the topic. None: it has no such topic."""
+        config = await self._config(address, topic)
+        if not config and seen is None:
+            return None
+        page = await self._own(address, RequestCode.BROWSE, topic=topic, limit="1", bodyBytes="0")
+        channels = [] if seen is None else seen["channels"]
+        row: Json = {"topic": topic, "broker": broker}
+        if config:
+            row |= {"kind": "log", "level": config.get("level", "os"), "paused": False}
+            row |= {"readQueues": config.get("readQueueNums"), "writeQueues": config.get("writeQueueNums")}
+            row |= {"retentionMs": config.get("retentionMs", 0), "retentionBytes": config.get("retentionBytes", 0)}
+            row["trace"] = bool(config.get("trace", False))
+            stats = await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
+            ends = [(int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))) for _, item in pairs(stats)]
+            row |= {"perm": config.get("perm"), "depth": None, "stored": sum(end - begin for begin, end in ends)}
+        elif seen is not None:
+            row |= {name: seen[name] for name in ("kind", "level", "paused")}
+            row |= {
+                "readQueues": None,
+                "writeQueues": None,
+                "retentionMs": None,
+                "retentionBytes": None,
+                "trace": None,
+                "perm": PERM_READ | PERM_WRITE,
+            }
+            row |= {"depth": seen["depth"], "stored": None}
+        row["oldest"] = page["rows"][0]["stored"] if page["rows"] else None
+        row["channels"], row["groups"] = channels, await self._groups_of(address, topic) if config else []
+        return row
 
     async def _groups_of(self, address: str, topic: str) -> list[Json]:
         """The groups that read a topic at one broker, with their lag."""
@@ -316,16 +332,15 @@ class Admin(GroupAdmin):
         }
         if unique:
             ext["_UNIQUE_KEY_QUERY"] = "true"
-        found: list[ReceivedMessage] = []
         route = await self._cluster.route(topic, fresh=True)
-        for broker in route.brokers:
-            answer = await self._cluster.ask(
-                route.read_address(broker) or "",
-                RemotingCommand(RequestCode.QUERY_MESSAGE, dict(ext)),
-                (*OK, ResponseCode.QUERY_NOT_FOUND),
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                found += iter_records(answer.body, broker=broker)
+
+        async def query(address: str) -> bytes:
+            request = RemotingCommand(RequestCode.QUERY_MESSAGE, dict(ext))
+            answer = await self._cluster.ask(address, request, (*OK, ResponseCode.QUERY_NOT_FOUND))
+            return answer.body if answer.code == ResponseCode.SUCCESS else b""
+
+        answers = await self._each(query, {broker: route.read_address(broker) or "" for broker in route.brokers})
+        found = [message for broker, body in answers.items() for message in iter_records(body, broker=broker)]
         return sorted(found, key=lambda message: (message.store_ms, message.physical_offset))
 
     async def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
@@ -378,12 +393,3 @@ class Admin(GroupAdmin):
                     for info in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                         found.add(f"[{info[4][0]}]:{port}" if ":" in str(info[4][0]) else f"{info[4][0]}:{port}")
         return found
-
-    # -- small steps
-
-    async def _tables(self, topic: str, request: RemotingCommand) -> AsyncIterator[tuple[MessageQueue, Json]]:
-        route = await self._cluster.route(topic, fresh=True)
-        for broker in route.brokers:
-            answer = await self._cluster.ask(route.read_address(broker) or "", request)
-            for pair in pairs(loads(answer.body)):
-                yield pair

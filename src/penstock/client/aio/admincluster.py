@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from penstock.client.aio.cluster import Cluster
-from penstock.client.routes import Json
+from penstock.client.routes import Json, join_address, split_addresses
 from penstock.clock import Clock
-from penstock.errors import NoRoute, NotEverywhere, NotFound, PenstockError, WireError
+from penstock.errors import ConnectionLost, NoRoute, NotEverywhere, NotFound, PenstockError, TimedOut, WireError
 from penstock.security import Security
 from penstock.wire.codes import (
     RequestCode,
@@ -34,7 +34,11 @@ class ClusterInfo:
 
 
 class ClusterAdmin:
-    """A client that looks at a cluster; of one event loop."""
+    """A client that looks at a cluster; of one event loop.
+
+    With `partial` what is asked of all brokers is what those say that answer, and `missed` says which did not, by name, and
+    why: they are not asked again. When none answers the first one's error is raised, as without `partial` any one's is.
+    """
 
     def __init__(
         self,
@@ -43,8 +47,12 @@ class ClusterAdmin:
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
         clock: Clock | None = None,
+        partial: bool = False,
     ) -> None:
+        self.missed: dict[str, PenstockError] = {}
+        self._partial = partial
         self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=security)
+        self._registries = [join_address(*address) for address in split_addresses(registry)]
 
     async def start(self) -> Self:
         """Connect to a name server. ConnectionLost when none answers."""
@@ -96,14 +104,18 @@ class ClusterAdmin:
 
     async def clients(self) -> list[Json]:
         """Who is connected to each broker: producers and consumers of both protocols."""
-        found: list[Json] = []
-        for broker, address in (await self._by_name()).items():
+
+        async def connected(address: str) -> list[Json]:
+            found: list[Json] = []
             after: str | None = ""
             while after is not None:
                 page = await self._own(address, RequestCode.CLIENTS, after=after)
-                found += [{"broker": broker, **row} for row in page["rows"]]
+                found += page["rows"]
                 after = page["next"]
-        return found
+            return found
+
+        answers = await self._each(connected)
+        return [{"broker": broker, **row} for broker, rows in answers.items() for row in rows]
 
     async def disconnect(self, address: str) -> int:
         """End the connections that clients have from this address, at whichever broker; how many those were. They may come
@@ -179,6 +191,19 @@ class ClusterAdmin:
             raise WireError("the body is no object")
         return value
 
+    async def _forget_route(self, topic: str) -> None:
+        """Let every name server forget where a log topic was: they keep what brokers no longer tell, and tell each other nothing.
+        One that does not answer is passed over, for it knows nothing after its next start; unless none does.
+        """
+        request = RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        asked = [self._cluster.ask(address, request) for address in self._registries]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in failed:
+            if len(failed) == len(answers) or not isinstance(error, ConnectionLost | TimedOut):
+                raise error
+        self._cluster.routes.pop(topic, None)
+
     async def _json(self, code: int, ext: dict[str, str] | None = None) -> Json:
         value = loads((await self._cluster.ask_registry(RemotingCommand(code, ext))).body)
         if not isinstance(value, dict):
@@ -200,6 +225,27 @@ class ClusterAdmin:
         if not any(named.values()):
             raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
         return {name: address for name, address in named.items() if address or away}
+
+    async def _each(self, ask: Callable[[str], Awaitable[T]], brokers: Mapping[str, str] | None = None) -> dict[str, T]:
+        """What the masters, or these brokers, answer to a question, by name; they are asked side by side, each by its address.
+        What one that cannot be reached would say is missing where this client is `partial`.
+        """
+        every = await self._by_name() if brokers is None else brokers
+        asked = {name: address for name, address in every.items() if name not in self.missed}
+        answers = await asyncio.gather(*map(ask, asked.values()), return_exceptions=True)
+        found: dict[str, T] = {}
+        missed: dict[str, PenstockError] = {}
+        for name, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, ConnectionLost | TimedOut) and self._partial:
+                missed[name] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found[name] = answer
+        if missed and not found:
+            raise next(iter(missed.values()))
+        self.missed |= missed
+        return found
 
     async def _at_all(self, ask: Callable[[str], Awaitable[T]], brokers: Mapping[str, str]) -> dict[str, T]:
         """What brokers answer to a change, by name; they are asked side by side, each by its address ("": it has no master).

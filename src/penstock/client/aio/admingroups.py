@@ -55,13 +55,14 @@ class GroupAdmin(QueueAdmin):
 
     async def groups(self) -> list[str]:
         """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
-        found: set[str] = set()
-        for address in await self._masters():
-            table = await self._own(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            found.update(table.get("subscriptionGroupTable") or ())
-            table = await self._own(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-            found.update(key.rpartition("@")[2] for key in table.get("offsetTable") or ())
-        return sorted(found)
+
+        async def known(address: str) -> set[str]:
+            settings = await self._own(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            offsets = await self._own(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            committed = {key.rpartition("@")[2] for key in offsets.get("offsetTable") or ()}
+            return committed.union(settings.get("subscriptionGroupTable") or ())
+
+        return sorted(set[str]().union(*(await self._each(known)).values()))
 
     async def check_group(self, group: str) -> None:
         """NotFound when no broker knows the group."""
@@ -75,18 +76,23 @@ class GroupAdmin(QueueAdmin):
 
     async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
         """How far a group is in every queue, its retry topic included."""
-        found = {}
         ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
-        for address in await self._masters():
+
+        async def stats(address: str) -> dict[MessageQueue, GroupStats]:
             answer = await self._cluster.ask(address, RemotingCommand(RequestCode.GET_CONSUME_STATS, dict(ext)))
-            found.update({queue: _row(item) for queue, item in pairs(loads(answer.body))})
-        return found
+            return {queue: _row(item) for queue, item in pairs(loads(answer.body))}
+
+        answers = await self._each(stats)
+        return {queue: row for part in answers.values() for queue, row in part.items()}
 
     async def all_group_stats(self) -> dict[str, dict[MessageQueue, GroupStats]]:
         """The same of every group that has committed anything; one request for each broker."""
         found: dict[str, dict[MessageQueue, GroupStats]] = {}
-        for address in await self._masters():
-            value = await self._own(address, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+
+        async def told(address: str) -> Json:
+            return await self._own(address, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+
+        for value in (await self._each(told)).values():
             for group, stats in _entries(value):
                 found.setdefault(group, {}).update({queue: _row(item) for queue, item in pairs(stats)})
         return found
@@ -133,18 +139,19 @@ class GroupAdmin(QueueAdmin):
         return found
 
     async def _connections(self, group: str) -> list[tuple[str, Json]]:
-        found = []
-        for address in await self._masters():
+        async def connected(address: str) -> list[tuple[str, Json]]:
             request = RemotingCommand(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
             answer = await self._cluster.call(address, request)
             if answer.code == ResponseCode.SUCCESS:
                 value = loads(answer.body)
                 if not isinstance(value, dict):
                     raise WireError("not a list of connections")
-                found.append((address, value))
-            elif answer.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                return [(address, value)]
+            if answer.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise BrokerRefused(answer.code, answer.remark or "")
-        return found
+            return []
+
+        return [one for part in (await self._each(connected)).values() for one in part]
 
     async def _reads(self, address: str, group: str, client_id: str) -> tuple[MessageQueue, ...] | None:
         """What a member reads; None where it does not say so: one that hangs is just what people look for."""

@@ -32,16 +32,19 @@ class QueueAdmin(ClusterAdmin):
 
     async def queue_topics(self, topic: str = "") -> list[Json]:
         """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
-        found = []
-        for broker, address in (await self._by_name()).items():
+
+        async def seen(address: str) -> list[Json]:
+            found: list[Json] = []
             after = ""
             while True:
                 page = await self._own(address, RequestCode.QUEUE_TOPICS, topic=topic, after=after)
-                found += [{"broker": broker, **row} for row in page["topics"]]
+                found += page["topics"]
                 after = page["next"]
                 if not after:
-                    break
-        return found
+                    return found
+
+        answers = await self._each(seen)
+        return [{"broker": broker, **row} for broker, rows in answers.items() for row in rows]
 
     async def change_queue(
         self,
@@ -153,7 +156,8 @@ class QueueAdmin(ClusterAdmin):
 
     async def convert_topic(self, topic: str, kind: Literal["log", "queue"], *, dry_run: bool = False) -> list[Json]:
         """A topic becomes of this kind at every broker that has it, if nothing would be lost at any: a row for each, `against`
-        says what would. BrokerRefused with that, and none is changed. NotFound when no broker has it.
+        says what would. BrokerRefused with that, and none is changed. NotFound when no broker has it. The name servers, which
+        keep what brokers no longer tell, forget where a log topic was.
         """
         rows: list[Json] = []
         for dry in (True,) if dry_run else (True, False):
@@ -172,6 +176,8 @@ class QueueAdmin(ClusterAdmin):
             against = [text for row in rows for text in row["against"]]
             if against and not dry_run:
                 raise BrokerRefused(ResponseCode.SYSTEM_ERROR, "; ".join(against))
+        if kind == "queue" and not dry_run:
+            await self._forget_route(topic)
         self._cluster.routes.pop(topic, None)
         return rows
 
@@ -203,21 +209,21 @@ class QueueAdmin(ClusterAdmin):
         ext |= {"channel": channel, "key": key, "bodyBytes": str(body_bytes)}
         if queue is not None:
             ext["queue"] = str(queue)
-        found: list[Json] = []
-        missing: list[str] = []
-        brokers = await self._by_name()
-        for broker, address in brokers.items():
+
+        async def look(address: str) -> list[Json] | str:
             try:
-                rows = await self._browse(address, ext, limit)
+                return await self._browse(address, ext, limit)
             except BrokerRefused as refused:
                 if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
-                missing.append(refused.remark)
-            else:
-                found += [{"broker": broker, **row} for row in rows]
-        if len(missing) == len(brokers):
+                return refused.remark
+
+        answers = await self._each(look)
+        missing = [answer for answer in answers.values() if isinstance(answer, str)]
+        if len(missing) == len(answers):
             raise NotFound(sorted(missing)[-1], "`penstock topic ls` and `penstock channel ls` list what there is.")
-        if state == "ready" and not channel and len(brokers) > 1:
+        found = [{"broker": name, **row} for name, rows in answers.items() if not isinstance(rows, str) for row in rows]
+        if state == "ready" and not channel and len(answers) > 1:
             found.sort(key=lambda row: int(row["stored"]))
         return found[-limit:] if start == "last" else found[:limit]
 
@@ -263,37 +269,42 @@ class QueueAdmin(ClusterAdmin):
         """The delayed messages of both kinds of topic, by due time: of a topic, for a channel or group, with a text in
         the body, with a key or message id. Each has an `id`, ``broker/number``, for `cancel_delayed` and `fire_delayed`.
         """
-        found = []
-        for broker, address in (await self._by_name()).items():
-            after = ""
+
+        async def waiting(address: str) -> list[Json]:
             rows: list[Json] = []
+            after = ""
             while len(rows) < limit:
                 page = await self._own(
                     address, RequestCode.DELAYED_LIST,
                     topic=topic, channel=channel, text=text, key=key, after=after, limit=str(limit - len(rows)),
                 )  # fmt: skip
-                rows += [{**row, "id": f"{broker}/{row['id']}"} for row in page["rows"]]
+                rows += page["rows"]
                 after = page["next"]
                 if not after:
                     break
-            found += rows
+            return rows
+
+        answers = await self._each(waiting)
+        found = [{**row, "id": f"{broker}/{row['id']}"} for broker, rows in answers.items() for row in rows]
         return sorted(found, key=lambda row: (row["due"], row["id"]))[:limit]
 
     async def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
         """How many are due before the first of these moments (ms), before the second …, and after the last."""
-        total = [0] * (len(edges) + 1)
         moments = ",".join(map(str, edges))
-        for address in (await self._by_name()).values():
+
+        async def count(address: str) -> list[int]:
+            counts = [0] * (len(edges) + 1)
             after = ""
             while True:
                 page = await self._own(
                     address, RequestCode.DELAYED_COUNT, edges=moments, topic=topic, channel=channel, after=after
                 )
-                total = [a + int(b) for a, b in zip(total, page["counts"], strict=True)]
+                counts = [a + int(b) for a, b in zip(counts, page["counts"], strict=True)]
                 after = page["next"]
                 if not after:
-                    break
-        return total
+                    return counts
+
+        return [sum(counts) for counts in zip(*(await self._each(count)).values(), strict=True)]
 
     async def cancel_delayed(self, id_: str) -> Json:
         """A delayed message is not to be delivered; its row, with a `status` as a send has it (`SendStatus`): another one than

@@ -18,6 +18,7 @@ from penstock.client.aio.lanes import Lanes
 from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.aio.requestreply import Requester
 from penstock.client.aio.tracing import Tracer
+from penstock.client.conversation import LONGEST_S
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, Waiting, WhenFull, blocks
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import NSQ_PORT, Json, MessageQueue, direct
@@ -87,6 +88,7 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         check_group(group)
+        send_timeout_s = min(send_timeout_s, LONGEST_S)
         if not (send_timeout_s > 0 and retries >= 0):
             raise ValueError("send_timeout_s is above 0, retries is not below it")
         if not 0 <= linger_ms < send_timeout_s * 1000:
@@ -215,6 +217,7 @@ class Producer:
         be consumed. ValueError for a
         queue topic, where nobody can reply.
         """
+        timeout_s = min(timeout_s, LONGEST_S)
         deadline = asyncio.get_running_loop().time() + timeout_s
         if (await self.attempts.route(message.topic)).nsq:
             raise ValueError(f"{message.topic!r} is a queue topic, where nobody can reply")

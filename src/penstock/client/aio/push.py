@@ -81,7 +81,7 @@ class PushConsumer:
         nsqd: str | None = None,
         consume_timeout_s: float = 900.0,
         allocate: Allocate = average,
-        offsets_folder: Path | None = None,
+        offsets_folder: str | Path | None = None,
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
         trace: bool = False,
@@ -93,7 +93,7 @@ class PushConsumer:
             group=group, model=model, start=start, orderly=orderly, concurrency=concurrency, attempts_max=attempts_max,
             window_count=window_count, window_bytes=window_bytes,
             in_flight_max=concurrency if in_flight_max is None else in_flight_max, kind=kind,
-            allocate=allocate, offsets_folder=offsets_folder or Path.home() / ".penstock" / "offsets",
+            allocate=allocate, offsets_folder=Path(offsets_folder or Path.home() / ".penstock" / "offsets"),
             timeout_s=timeout_s, consume_timeout_s=consume_timeout_s, security=security_of(security),
         )  # fmt: skip
         self._settings = settings

@@ -81,7 +81,7 @@ def run(
     elif topics:
         found = _of_cluster(spark, topics, times, span, job, progress)
     else:
-        raise ConfigError("no topics and no path given")
+        raise ConfigError("no topics and no path given", "name topics, or the folder of a store with --path")
     rows = _rows(found, by, span)
     counted = [part for part in found if part.sizes]
     first, last = min((p.first for p in counted), default=0), max((p.last for p in counted), default=0)

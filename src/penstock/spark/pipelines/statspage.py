@@ -11,6 +11,7 @@ from penstock.errors import ConfigError
 from penstock.spark.tools.report import COLOURS, bars, lines, page, table
 
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_WINDOW_MS_MAX = 100 * 366 * 86_400_000
 
 
 Row = dict[str, Any]
@@ -47,7 +48,10 @@ def window_ms(text: str) -> int:
         return 0
     if not text[:-1].isdigit() or text[-1:] not in _UNITS or not int(text[:-1]):
         raise ConfigError(f"window {text!r} is none", "30s, 5m, 1h, 1d or all")
-    return int(text[:-1]) * _UNITS[text[-1]]
+    span = int(text[:-1]) * _UNITS[text[-1]]
+    if span > _WINDOW_MS_MAX:
+        raise ConfigError(f"window {text!r} is longer than a hundred years", "all is one window")
+    return span
 
 
 def stats_page(result: StatsResult) -> str:
