@@ -331,6 +331,10 @@ class Registry:
         """What was deferred in a topic without channels is owed to nobody any more."""
         self._claims.begin_topic(topic.name, self._core.store.end_position)
 
+    def unclaimed(self, topic: Topic) -> int:
+        """How many deferred messages are owed to the topic's first channel."""
+        return self._claims.unclaimed(topic.name)
+
     def write_table(self) -> None:
         """The table of topics, when it changed. StoreError."""
         self.table.write(self.topics)

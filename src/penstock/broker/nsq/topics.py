@@ -97,6 +97,9 @@ class TopicRegistry(Protocol):
     def forget_unclaimed(self, topic: Topic) -> None:
         """What was deferred in a topic without channels is owed to nobody any more."""
 
+    def unclaimed(self, topic: Topic) -> int:
+        """How many deferred messages are owed to its first channel."""
+
     def copied(
         self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
     ) -> None:
@@ -348,7 +351,8 @@ class QueueTopic(Topic):
 
     def depth(self) -> int:
         if not self.channels:
-            return self.stream.total - self.first() if self.stream.segments else 0
+            waiting = self.registry.unclaimed(self)
+            return waiting + (self.stream.total - self.first() if self.stream.segments else 0)
         return self.stream.total - self.stream.visible
 
     def first(self) -> int:
@@ -359,7 +363,11 @@ class QueueTopic(Topic):
         if self.paused and not self.channels:  # it gets nothing yet, neither what came before the pause
             self.stream.visible_to(self.first())
         begin = self.stream.visible if self.channels else self.first()
-        return self.load_channel(name, begin)
+        waiting = 0 if self.channels else self.registry.unclaimed(self)
+        channel = self.load_channel(name, begin)
+        channel.count_deferred(waiting)
+        channel.count_ahead(waiting)
+        return channel
 
     def restore_channel(self, name: bytes) -> None:
         """A channel of the table of topics."""
