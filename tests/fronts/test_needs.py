@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from access.people import SECRET, rights_of, user, write
+from access.people import SECRET, looked, rights_of, user, write
 from fronts.frontside import RemotingSide
 from penstock.access.rights import LOOK_MS
 from penstock.access.users import User
@@ -170,9 +170,9 @@ class Guarded(RemotingSide):
 
     def grant(self, *users: User) -> None:
         write(self.folder / "users.toml", user("root", "admin"), *users)
-        self.clock.advance(LOOK_MS)
+        self.clock.advance(2 * LOOK_MS)
         self.broker.time.update()
-        self.front.rights.tick(self.broker.mono_ms)
+        looked(self.front.rights, self.broker.mono_ms)
 
     def send_as(
         self, name: str, topic: str, body: bytes = b"body", properties: str = "", **more: object
