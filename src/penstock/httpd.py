@@ -31,6 +31,11 @@ log = logging.getLogger("penstock.http")
 HEADERS_MAX = 100
 BODY_BYTES_PER_S_MIN = 1 << 10  # a body that comes at least this fast may take longer than a request may
 UNREAD_BYTES_MAX = 16 << 20  # of a body that was refused
+# What a peer asks before it has read its answers is parsed in pieces, and no further than this: a parsed request takes a
+# hundred times as much memory as its bytes.
+PIECE_BYTES = 2 << 10
+PIPELINED_MAX = 16  # requests that wait behind one
+UNSENT_BYTES_MAX = 64 << 10  # answers of one turn
 STOP_S = 1.0
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -85,13 +90,16 @@ class Wire:
         self._net = net
         self._parts: list[bytes] = []
         self._closing = False
+        self.unsent_bytes = 0  # since the last flush
 
     def write(self, data: bytes) -> None:
         self._parts.append(data)
+        self.unsent_bytes += len(data)
         self._connection.wake()
 
     def flush(self) -> None:
         parts, self._parts = self._parts, []
+        self.unsent_bytes = 0
         if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
         if self._closing:
@@ -157,6 +165,8 @@ class HttpConnection(HttpToolsProtocol):
         self.certificate = ""  # the name in the client's certificate, once that was checked
         self._refused: Answer | None = None  # set inside the parser, which stops then
         self._done = False  # nothing more is read
+        self._rest = b""  # what was read, and is not parsed yet
+        self._parsing = False
         self._in_head = True
         self._head_bytes = 0
         self._completed = 0  # requests
@@ -216,6 +226,7 @@ class HttpConnection(HttpToolsProtocol):
         """The turn ends: write."""
         self.dirty = False
         self.transport.flush()  # type: ignore[attr-defined]
+        self._wait_or_parse()
 
     def close(self) -> None:
         """At once."""
@@ -245,8 +256,54 @@ class HttpConnection(HttpToolsProtocol):
         net = self._net
         if not net.in_turn:
             net.begin_turn()
-        if self._done:
+        if not self._done:
+            self._rest += data
+            self._parse()
+
+    def _parse(self) -> None:
+        """As much as its answers leave room for; the rest then."""
+        self._parsing = True
+        rest, at = self._rest, 0
+        while at < len(rest) and not self._done and not self._is_full():
+            end = at + (PIECE_BYTES if self._in_head else max(PIECE_BYTES, self._length - self._body_bytes))
+            self._feed(rest if at == 0 and end >= len(rest) else rest[at:end])
+            at = end
+        self._rest = b"" if self._done else rest[at:]
+        self._parsing = False
+        if self._rest:
+            self.flow.pause_reading()
+
+    def _is_full(self) -> bool:
+        """Whether the peer is to read answers before more of what it says is parsed."""
+        unsent_bytes = self.transport.unsent_bytes  # type: ignore[attr-defined]
+        return len(self.pipeline) >= PIPELINED_MAX or self.flow.write_paused or unsent_bytes > UNSENT_BYTES_MAX
+
+    def _wait_or_parse(self) -> None:
+        """Answers went: what waits for that is parsed soon."""
+        if self._rest and not self._parsing:
+            self.flow.pause_reading()
+            self._httpd.net.loop.call_soon(self._parse_rest)
+
+    def _parse_rest(self) -> None:
+        if not self._rest or self._done or self.transport.is_closing():
             return
+        if not self._net.in_turn:
+            self._net.begin_turn()
+        self._parse()
+        if not self._rest:
+            self.flow.resume_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has read."""
+        super().resume_writing()
+        self._wait_or_parse()
+
+    def on_response_complete(self) -> None:
+        """The next request that waits begins."""
+        super().on_response_complete()
+        self._wait_or_parse()
+
+    def _feed(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         completed = self._completed
         try:
@@ -259,7 +316,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._in_head:
             # Of a head that begins behind another request only its later pieces are counted.
             self._head_bytes += len(data) if self._completed == completed else 1
-            limits = net.limits
+            limits = self._net.limits
             if self._head_bytes > limits.max_http_header_size + limits.max_http_url_size:
                 limits.count("http_header")
                 self._refuse_all(self._httpd.site.reject(431, "HEADERS_TOO_LARGE"))
