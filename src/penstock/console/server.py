@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from socket import socket
-from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -85,11 +84,9 @@ class Patient(HttpToolsProtocol):
     many bytes, or too many wait behind one.
     """
 
-    def __init__(self, *told: Any, **more: Any) -> None:
-        super().__init__(*told, **more)
-        self._late: asyncio.TimerHandle | None = None
-        self._in_head = True
-        self._head_bytes = 0
+    _late: asyncio.TimerHandle | None = None
+    _in_head = True
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
