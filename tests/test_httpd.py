@@ -13,7 +13,7 @@ import pytest
 from http_rows import ask
 
 from penstock.clock import FakeClock
-from penstock.httpd import HEADERS_MAX
+from penstock.httpd import HEADERS_MAX, SMALL_BYTES, Direct
 from penstock.testing import Broker
 
 CLOCK = FakeClock()
@@ -98,6 +98,15 @@ def test_order_holds_while_a_flush_is_waited_for() -> None:
     with Broker(level="disk", lookup_port=-1, lookup_http_port=-1) as broker, Raw(broker) as raw:
         raw.send(post(b"1") + PING + post(b"2") + GONE + post(b"3") + post(b"", "/pub"))
         assert [raw.answer()[0] for _ in range(6)] == [200, 200, 200, 404, 200, 400]
+
+
+def test_a_body_in_tiny_pieces_is_not_kept_as_so_many_objects() -> None:
+    direct = Direct("/pub", b"", True)
+    pieces = [b"first", *[b"%02d" % (n % 100) for n in range(10_000)], b"x" * SMALL_BYTES, b"y", b"z"]
+    for piece in pieces:
+        direct.add(piece)
+    assert b"".join(direct.pieces) == b"".join(pieces)
+    assert len(direct.pieces) == 4
 
 
 def test_who_asks_and_does_not_read_is_not_listened_to(broker: Broker) -> None:

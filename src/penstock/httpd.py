@@ -36,6 +36,8 @@ UNREAD_BYTES_MAX = 16 << 20  # of a body that was refused
 PIECE_BYTES = 2 << 10
 PIPELINED_MAX = 16  # requests that wait behind one
 UNSENT_BYTES_MAX = 64 << 10  # answers of one turn
+SMALL_BYTES = 4 << 10  # pieces of a body that are put together: as an object, one of two bytes takes fifty
+LARGE_BYTES = 64 << 10  # from this size on a body counts among the memory of all connections
 STOP_S = 1.0
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -142,12 +144,35 @@ class Direct:
         self.path = path
         self.query = query
         self.keep_alive = keep_alive
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes | bytearray] = []
         self.size = 0
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
         self.began_s = time.perf_counter()
+
+    def add(self, piece: bytes) -> None:
+        """More of its body."""
+        if self.pieces and len(piece) < SMALL_BYTES:
+            if not isinstance(self.pieces[-1], bytearray):
+                self.pieces.append(bytearray())
+            self.pieces[-1] += piece
+        else:
+            self.pieces.append(piece)
+
+
+class Held:
+    """How much of a body is kept, counted among the memory of all connections."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._size = 0
+
+    def keep(self, size: int) -> None:
+        """It is so much by now."""
+        if size != self._size:
+            self._net.count_waiting(size - self._size)
+            self._size = size
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -165,6 +190,7 @@ class HttpConnection(HttpToolsProtocol):
         self.certificate = ""  # the name in the client's certificate, once that was checked
         self._refused: Answer | None = None  # set inside the parser, which stops then
         self._done = False  # nothing more is read
+        self._held = Held(httpd.net)
         self._rest = b""  # what was read, and is not parsed yet
         self._parsing = False
         self._in_head = True
@@ -206,6 +232,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._counted:
             self._net.dismiss(self.remote)
         self._done = True
+        self._held.keep(0)
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
@@ -435,9 +462,15 @@ class HttpConnection(HttpToolsProtocol):
             assert publisher is not None
             cycle.size += len(body)
             if cycle.size > publisher.body_max(cycle.path):
+                cycle.pieces.clear()
+                self._held.keep(0)
                 self._answer(cycle, publisher.too_big(cycle.path))
-            else:
-                cycle.pieces.append(body)
+                return
+            if cycle.size > LARGE_BYTES:
+                if self._net.waiting_bytes > self._net.memory_bytes_max:
+                    self._stop(503, "NO_MEMORY", "memory")
+                self._held.keep(cycle.size)
+            cycle.add(body)
         else:
             super().on_body(body)
 
@@ -456,6 +489,7 @@ class HttpConnection(HttpToolsProtocol):
         assert self._httpd.publisher is not None
         outcome = self._httpd.publisher.publish(cycle.path, cycle.query, b"".join(cycle.pieces))
         cycle.pieces.clear()
+        self._held.keep(0)
         if isinstance(outcome, Answer):
             self._answer(cycle, outcome)
         else:
