@@ -161,7 +161,7 @@ class Direct:
             self.pieces.append(piece)
 
 
-class Held:
+class Kept:
     """How much of a body is kept, counted among the memory of all connections."""
 
     def __init__(self, net: Net) -> None:
@@ -190,7 +190,7 @@ class HttpConnection(HttpToolsProtocol):
         self.certificate = ""  # the name in the client's certificate, once that was checked
         self._refused: Answer | None = None  # set inside the parser, which stops then
         self._done = False  # nothing more is read
-        self._held = Held(httpd.net)
+        self._kept = Kept(httpd.net)
         self._rest = b""  # what was read, and is not parsed yet
         self._parsing = False
         self._in_head = True
@@ -232,7 +232,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._counted:
             self._net.dismiss(self.remote)
         self._done = True
-        self._held.keep(0)
+        self._kept.keep(0)
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
@@ -463,13 +463,13 @@ class HttpConnection(HttpToolsProtocol):
             cycle.size += len(body)
             if cycle.size > publisher.body_max(cycle.path):
                 cycle.pieces.clear()
-                self._held.keep(0)
+                self._kept.keep(0)
                 self._answer(cycle, publisher.too_big(cycle.path))
                 return
             if cycle.size > LARGE_BYTES:
                 if self._net.waiting_bytes > self._net.memory_bytes_max:
                     self._stop(503, "NO_MEMORY", "memory")
-                self._held.keep(cycle.size)
+                self._kept.keep(cycle.size)
             cycle.add(body)
         else:
             super().on_body(body)
@@ -489,7 +489,7 @@ class HttpConnection(HttpToolsProtocol):
         assert self._httpd.publisher is not None
         outcome = self._httpd.publisher.publish(cycle.path, cycle.query, b"".join(cycle.pieces))
         cycle.pieces.clear()
-        self._held.keep(0)
+        self._kept.keep(0)
         if isinstance(outcome, Answer):
             self._answer(cycle, outcome)
         else:
