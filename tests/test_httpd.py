@@ -13,7 +13,7 @@ import pytest
 from http_rows import ask
 
 from penstock.clock import FakeClock
-from penstock.httpd import HEADERS_MAX
+from penstock.httpd import HEADERS_MAX, SMALL_BYTES, Direct
 from penstock.testing import Broker
 
 CLOCK = FakeClock()
@@ -28,9 +28,13 @@ def broker() -> Iterator[Broker]:
 class Raw:
     """A socket to the HTTP port."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, buffer_bytes: int = 0) -> None:
         host, _, port = broker.http.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 15)
+        self.socket = socket.socket()
+        if buffer_bytes:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        self.socket.settimeout(15)
+        self.socket.connect((host, int(port)))
         self.kept = b""
 
     def __enter__(self) -> Raw:
@@ -94,6 +98,33 @@ def test_order_holds_while_a_flush_is_waited_for() -> None:
     with Broker(level="disk", lookup_port=-1, lookup_http_port=-1) as broker, Raw(broker) as raw:
         raw.send(post(b"1") + PING + post(b"2") + GONE + post(b"3") + post(b"", "/pub"))
         assert [raw.answer()[0] for _ in range(6)] == [200, 200, 200, 404, 200, 400]
+
+
+def test_a_body_in_tiny_pieces_is_not_kept_as_so_many_objects() -> None:
+    direct = Direct("/pub", b"", True)
+    pieces = [b"first", *[b"%02d" % (n % 100) for n in range(10_000)], b"x" * SMALL_BYTES, b"y", b"z"]
+    for piece in pieces:
+        direct.add(piece)
+    assert b"".join(direct.pieces) == b"".join(pieces)
+    assert len(direct.pieces) == 4
+
+
+def test_who_asks_and_does_not_read_is_not_listened_to(broker: Broker) -> None:
+    """Requests that wait for others take memory: they wait at the peer. None is lost."""
+    pad = b"X-Pad: " + b"x" * 100 + b"\r\n\r\n"
+    asked = b"".join(one[:-2] + pad for one in (PING, GONE)) + post(b"", extra=pad[:-2].decode())
+    with Raw(broker, 4096) as raw:
+        raw.socket.settimeout(2)
+        sent = 0
+        try:
+            while sent < 20 << 20:
+                sent += raw.socket.send(asked[sent % len(asked) :])
+        except TimeoutError:
+            raw.socket.settimeout(60)
+            found = [raw.answer()[0] for _ in range(sent // len(asked) * 3)]
+            assert found == [200, 404, 400] * (len(found) // 3)
+            return
+        pytest.fail("20 MiB of requests were read, and of their answers none")
 
 
 def test_a_peer_that_ends_its_side_first(broker: Broker) -> None:

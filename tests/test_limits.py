@@ -19,6 +19,7 @@ from fronts.nsq_peer import NsqPeer, mpub, sized
 from fronts.raw_peer import RawPeer, heartbeat, json_frame, raw_frame
 from penstock.access.rights import Rights
 from penstock.config import BrokerConfig, RegistryConfig, defaults
+from penstock.httpd import LARGE_BYTES
 from penstock.limits import NAMES, CreationRate, Limits, is_loopback, limits_of
 from penstock.testing import Broker
 from penstock.wire import remoting
@@ -75,6 +76,19 @@ def _large_frames(broker: Broker) -> bytes:
         eventually(lambda: broker.call(lambda server: server.net.waiting_bytes) > 1 << 18)
         second.sendall(struct.pack(">II", 4 << 20, 16) + bytes(1 << 18))
         return b"closed" + everything(second)
+
+
+def _large_bodies(broker: Broker) -> bytes:
+    head = b"POST /mpub?topic=t HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % (4 << 20)
+    with plain(broker.http) as first, plain(broker.http) as second, plain(broker.remoting) as other:
+        first.sendall(head + bytes(1 << 17))
+        eventually(lambda: broker.call(lambda server: server.net.waiting_bytes) == 1 << 17)
+        other.sendall(struct.pack(">II", 4 << 20, 16) + bytes(1 << 20))
+        eventually(lambda: broker.call(lambda server: server.net.waiting_bytes) > 1 << 18)
+        second.sendall(head + bytes(LARGE_BYTES + 1))
+        told = everything(second)
+    eventually(lambda: broker.call(lambda server: server.net.waiting_bytes) == 0)  # given back
+    return told
 
 
 def _unread(broker: Broker) -> bytes:
@@ -263,7 +277,10 @@ _WIDE = {"code": 105, "extFields": {f"k{n}": "v" for n in range(50)}}
 ROWS: dict[str, list[Row]] = {
     "connections": [Row({"max_connections": 1}, _two_connections, b"E_INVALID too many connections")],
     "address": [Row({"max_connections_per_address": 1}, _from_afar, b"[True, False]")],
-    "memory": [Row({"connection_memory_bytes": 1 << 18}, _large_frames, b"closed")],
+    "memory": [
+        Row({"connection_memory_bytes": 1 << 18}, _large_frames, b"closed"),
+        Row({"connection_memory_bytes": 1 << 18}, _large_bodies, b"503 Service Unavailable"),
+    ],
     "unread": [Row({"max_unread_bytes": 1 << 16, "slow_reader_timeout_ms": 1}, _unread, b"closed")],
     "slow_reader": [],  # with the one before
     "slow_request": [Row({"request_timeout_ms": 1}, _half_a_frame, b"closed")],

@@ -31,6 +31,13 @@ log = logging.getLogger("penstock.http")
 HEADERS_MAX = 100
 BODY_BYTES_PER_S_MIN = 1 << 10  # a body that comes at least this fast may take longer than a request may
 UNREAD_BYTES_MAX = 16 << 20  # of a body that was refused
+# What a peer asks before it has read its answers is parsed in pieces, and no further than this: a parsed request takes a
+# hundred times as much memory as its bytes.
+PIECE_BYTES = 2 << 10
+PIPELINED_MAX = 16  # requests that wait behind one
+UNSENT_BYTES_MAX = 64 << 10  # answers of one turn
+SMALL_BYTES = 4 << 10  # pieces of a body that are put together: as an object, one of two bytes takes fifty
+LARGE_BYTES = 64 << 10  # from this size on a body counts among the memory of all connections
 STOP_S = 1.0
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -85,13 +92,16 @@ class Wire:
         self._net = net
         self._parts: list[bytes] = []
         self._closing = False
+        self.unsent_bytes = 0  # since the last flush
 
     def write(self, data: bytes) -> None:
         self._parts.append(data)
+        self.unsent_bytes += len(data)
         self._connection.wake()
 
     def flush(self) -> None:
         parts, self._parts = self._parts, []
+        self.unsent_bytes = 0
         if parts and not self._transport.is_closing():
             self._transport.write(b"".join(parts))
         if self._closing:
@@ -134,12 +144,35 @@ class Direct:
         self.path = path
         self.query = query
         self.keep_alive = keep_alive
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes | bytearray] = []
         self.size = 0
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
         self.began_s = time.perf_counter()
+
+    def add(self, piece: bytes) -> None:
+        """More of its body."""
+        if self.pieces and len(piece) < SMALL_BYTES:
+            if not isinstance(self.pieces[-1], bytearray):
+                self.pieces.append(bytearray())
+            self.pieces[-1] += piece
+        else:
+            self.pieces.append(piece)
+
+
+class Kept:
+    """How much of a body is kept, counted among the memory of all connections."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._size = 0
+
+    def keep(self, size: int) -> None:
+        """It is so much by now."""
+        if size != self._size:
+            self._net.count_waiting(size - self._size)
+            self._size = size
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -157,6 +190,9 @@ class HttpConnection(HttpToolsProtocol):
         self.certificate = ""  # the name in the client's certificate, once that was checked
         self._refused: Answer | None = None  # set inside the parser, which stops then
         self._done = False  # nothing more is read
+        self._kept = Kept(httpd.net)
+        self._rest = b""  # what was read, and is not parsed yet
+        self._parsing = False
         self._in_head = True
         self._head_bytes = 0
         self._completed = 0  # requests
@@ -196,6 +232,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._counted:
             self._net.dismiss(self.remote)
         self._done = True
+        self._kept.keep(0)
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
@@ -216,6 +253,7 @@ class HttpConnection(HttpToolsProtocol):
         """The turn ends: write."""
         self.dirty = False
         self.transport.flush()  # type: ignore[attr-defined]
+        self._wait_or_parse()
 
     def close(self) -> None:
         """At once."""
@@ -245,8 +283,54 @@ class HttpConnection(HttpToolsProtocol):
         net = self._net
         if not net.in_turn:
             net.begin_turn()
-        if self._done:
+        if not self._done:
+            self._rest += data
+            self._parse()
+
+    def _parse(self) -> None:
+        """As much as its answers leave room for; the rest then."""
+        self._parsing = True
+        rest, at = self._rest, 0
+        while at < len(rest) and not self._done and not self._is_full():
+            end = at + (PIECE_BYTES if self._in_head else max(PIECE_BYTES, self._length - self._body_bytes))
+            self._feed(rest if at == 0 and end >= len(rest) else rest[at:end])
+            at = end
+        self._rest = b"" if self._done else rest[at:]
+        self._parsing = False
+        if self._rest:
+            self.flow.pause_reading()
+
+    def _is_full(self) -> bool:
+        """Whether the peer is to read answers before more of what it says is parsed."""
+        unsent_bytes = self.transport.unsent_bytes  # type: ignore[attr-defined]
+        return len(self.pipeline) >= PIPELINED_MAX or self.flow.write_paused or unsent_bytes > UNSENT_BYTES_MAX
+
+    def _wait_or_parse(self) -> None:
+        """Answers went: what waits for that is parsed soon."""
+        if self._rest and not self._parsing:
+            self.flow.pause_reading()
+            self._httpd.net.loop.call_soon(self._parse_rest)
+
+    def _parse_rest(self) -> None:
+        if not self._rest or self._done or self.transport.is_closing():
             return
+        if not self._net.in_turn:
+            self._net.begin_turn()
+        self._parse()
+        if not self._rest:
+            self.flow.resume_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has read."""
+        super().resume_writing()
+        self._wait_or_parse()
+
+    def on_response_complete(self) -> None:
+        """The next request that waits begins."""
+        super().on_response_complete()
+        self._wait_or_parse()
+
+    def _feed(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         completed = self._completed
         try:
@@ -259,7 +343,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._in_head:
             # Of a head that begins behind another request only its later pieces are counted.
             self._head_bytes += len(data) if self._completed == completed else 1
-            limits = net.limits
+            limits = self._net.limits
             if self._head_bytes > limits.max_http_header_size + limits.max_http_url_size:
                 limits.count("http_header")
                 self._refuse_all(self._httpd.site.reject(431, "HEADERS_TOO_LARGE"))
@@ -378,9 +462,15 @@ class HttpConnection(HttpToolsProtocol):
             assert publisher is not None
             cycle.size += len(body)
             if cycle.size > publisher.body_max(cycle.path):
+                cycle.pieces.clear()
+                self._kept.keep(0)
                 self._answer(cycle, publisher.too_big(cycle.path))
-            else:
-                cycle.pieces.append(body)
+                return
+            if cycle.size > LARGE_BYTES:
+                if self._net.waiting_bytes > self._net.memory_bytes_max:
+                    self._stop(503, "NO_MEMORY", "memory")
+                self._kept.keep(cycle.size)
+            cycle.add(body)
         else:
             super().on_body(body)
 
@@ -399,6 +489,7 @@ class HttpConnection(HttpToolsProtocol):
         assert self._httpd.publisher is not None
         outcome = self._httpd.publisher.publish(cycle.path, cycle.query, b"".join(cycle.pieces))
         cycle.pieces.clear()
+        self._kept.keep(0)
         if isinstance(outcome, Answer):
             self._answer(cycle, outcome)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.access.rights import Rights
+from penstock.access.rights import LOOK_MS, REST_MS, Rights
 from penstock.access.users import User, read_right, write_users
 from penstock.access.usersfile import replace
 
@@ -23,3 +23,9 @@ def write(path: Path, *users: User) -> Path:
 def rights_of(folder: Path, *users: User, limit: int = 0) -> Rights:
     folder.mkdir(exist_ok=True)
     return Rights(write(folder / "users.toml", *users), limit)
+
+
+def looked(rights: Rights, mono_ms: int = LOOK_MS) -> None:
+    """The file is looked at until it is at rest."""
+    rights.tick(mono_ms)
+    rights.tick(mono_ms + REST_MS)

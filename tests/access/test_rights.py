@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from access.people import SECRET, rights_of, user, write
+from access.people import SECRET, looked, rights_of, user, write
 from penstock.access.needs import ADMIN, USER, publish
-from penstock.access.rights import LARGE_BYTES, LOOK_MS, TRUSTED, Rights, read_rights, users_file
+from penstock.access.rights import LARGE_BYTES, LOOK_MS, REST_MS, TRUSTED, Rights, read_rights, users_file
 from penstock.access.users import User, read_right, token_digest
 from penstock.errors import ConfigError, Refused
 from penstock.wire.acl import sign
@@ -107,15 +107,15 @@ def test_a_new_file_is_read_and_told(tmp_path: Path) -> None:
     told: list[int] = []
     rights.changed.append(lambda: told.append(len(rights.users)))
     write(tmp_path / "users.toml", user("u"), user("v"))
-    rights.tick(LOOK_MS)
-    rights.tick(LOOK_MS + 1)
+    looked(rights)
+    rights.tick(4 * LOOK_MS)
     assert told == [2]
 
 
 def test_users_that_appear_while_it_runs(tmp_path: Path) -> None:
     rights = Rights(tmp_path / "users.toml")
     write(tmp_path / "users.toml", user("u"))
-    rights.tick(LOOK_MS)
+    looked(rights)
     assert rights.on
 
 
@@ -130,7 +130,7 @@ def test_a_file_that_is_harmed_changes_nothing(tmp_path: Path, harm: str, caplog
         path.chmod(0o644)
     else:
         path.write_text("[[user]]\nname" if harm == "broken" else "")
-    rights.tick(LOOK_MS)
+    looked(rights)
     assert rights.on
     with pytest.raises(Refused):
         rights.demand(None, (USER,))
@@ -138,8 +138,34 @@ def test_a_file_that_is_harmed_changes_nothing(tmp_path: Path, harm: str, caplog
         assert list(rights.users) == ["u"]
         assert "stay as they were" in caplog.text
     write(path, user("w"))
-    rights.tick(2 * LOOK_MS)
+    looked(rights, 3 * LOOK_MS)
     assert list(rights.users) == ["w"]
+
+
+def test_a_file_that_is_half_written_gives_nobody_more(tmp_path: Path) -> None:
+    """Its beginning is a file, too: of a user from anywhere, who may come from one address, or of none at all."""
+    rights = rights_of(tmp_path, user("u", "admin", addresses=("10.0.0.1",)))
+    path = tmp_path / "users.toml"
+    whole = path.read_text()
+    pieces = whole[: whole.index("addresses")], "", whole.replace("10.0.0.1", "10.0.0.2")
+    for moment, text in enumerate(pieces):
+        path.write_text(text)
+        assert rights.tick(LOOK_MS + moment * REST_MS) == LOOK_MS + (moment + 1) * REST_MS
+        assert rights.of_password("u", SECRET + "u", HERE) is None
+        assert rights.of_password("u", SECRET + "u", "10.0.0.1:7") is not None
+    rights.tick(LOOK_MS + 3 * REST_MS)
+    assert rights.of_password("u", SECRET + "u", "10.0.0.2:7") is not None
+
+
+def test_a_file_that_others_could_read_is_taken_when_they_cannot(tmp_path: Path) -> None:
+    rights = rights_of(tmp_path, user("u"))
+    path = write(tmp_path / "users.toml", user("v"))
+    path.chmod(0o644)
+    looked(rights)
+    assert list(rights.users) == ["u"]
+    path.chmod(0o600)
+    looked(rights, 3 * LOOK_MS)
+    assert list(rights.users) == ["v"]
 
 
 def test_a_start_with_a_file_that_others_can_read(tmp_path: Path) -> None:
@@ -186,7 +212,7 @@ def test_a_file_that_is_named_and_not_there_is_told(tmp_path: Path, caplog: pyte
         in caplog.text
     )
     write(path, user("root", "admin"))
-    rights.tick(LOOK_MS)
+    looked(rights)
     assert rights.on
 
 
@@ -206,8 +232,9 @@ def test_a_large_file_is_read_beside_the_loop(tmp_path: Path) -> None:
     many = [user(f"user{n}", f"publish:orders.{n}.*") for n in range(2_000)]
     write(path, *many)
     assert path.stat().st_size > LARGE_BYTES
+    moment = rights.tick(moment)
     due_ms = rights.tick(moment)
-    assert due_ms < moment + LOOK_MS
+    assert due_ms < moment + REST_MS
     assert (set(rights.users), told) == ({"u"}, [])  # the call has not read it
     eventually(settled)
     assert (len(rights.users), told) == (2_000, [2_000])
@@ -216,7 +243,7 @@ def test_a_large_file_is_read_beside_the_loop(tmp_path: Path) -> None:
     eventually(settled)
     assert (len(rights.users), told) == (2_000, [2_000])
     write(path, *many[:1_999])
-    rights.tick(moment := moment + LOOK_MS)
+    looked(rights, moment := moment + LOOK_MS)
     write(path, user("last"))
     rights.look_again()
     eventually(settled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,8 +11,10 @@ import sys
 import urllib.request
 
 import pytest
+from uvicorn.server import ServerState
 
-from penstock.console.server import NICE, Settings, console_of, run
+from penstock.console import server
+from penstock.console.server import HEAD_BYTES_MAX, NICE, PIPELINED_MAX, Settings, config_of, console_of, run
 from penstock.errors import ConfigError
 from penstock.security import PLAIN
 from penstock.testing import Broker
@@ -73,3 +76,44 @@ def test_it_ends_at_once_with_pages_open_and_gives_way_to_others(broker: Broker,
     assert process.returncode in (0, -signal.SIGTERM)
     assert b'"error"' not in told
     assert b"Traceback" not in told
+
+
+GET = b"GET /static/none HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GE", GET, b"POST /do/topic-add HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nab", GET + b"\r\n" + GET,
+     GET + b"X-Long: " + b"x" * HEAD_BYTES_MAX, (GET + b"\r\n") * (2 * PIPELINED_MAX)],
+    ids=["nothing", "a word", "half a head", "half a form", "half a second one", "a long head", "many"],
+)  # fmt: skip
+async def test_a_request_that_does_not_arrive_ends_its_connection(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PATIENCE_S", 0.2 if len(said) < 1_000 else 1_000.0)
+    config = config_of(console_of(Settings(broker="localhost:1"), PLAIN))
+    config.load()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: config.http_protocol_class(config, ServerState(), {}), "127.0.0.1", 0)
+    async with listener:
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        writer.write(said)
+        told = await asyncio.wait_for(reader.read(), 60)
+        assert told.count(b"HTTP/1.1 404") <= PIPELINED_MAX + 1
+        writer.close()
+
+
+async def test_a_request_that_arrives_in_pieces_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(console_of(Settings(broker="localhost:1"), PLAIN))
+    config.load()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: config.http_protocol_class(config, ServerState(), {}), "127.0.0.1", 0)
+    async with listener:
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        form = b"POST /do/none HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70_000
+        for said in (GET + b"\r\n", form, GET + b"\r\n"):
+            for at in range(0, len(said), 20_000):
+                writer.write(said[at : at + 20_000])
+                await writer.drain()
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
+            await reader.readexactly(length)
+        writer.close()

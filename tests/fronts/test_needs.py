@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from access.people import SECRET, rights_of, user, write
+from access.people import SECRET, looked, rights_of, user, write
 from fronts.frontside import RemotingSide
 from penstock.access.rights import LOOK_MS
 from penstock.access.users import User
@@ -32,8 +32,8 @@ ROWS: dict[int, str] = {
     C.SEND_MESSAGE: "publish:T",
     C.SEND_MESSAGE_V2: "publish:T",
     C.SEND_BATCH_MESSAGE: "publish:T",
-    C.SEND_REPLY_MESSAGE: "publish:T",
-    C.SEND_REPLY_MESSAGE_V2: "publish:T",
+    C.SEND_REPLY_MESSAGE: "publish:T_REPLY_TOPIC",
+    C.SEND_REPLY_MESSAGE_V2: "publish:T_REPLY_TOPIC",
     C.PULL_MESSAGE: READ,
     C.LITE_PULL_MESSAGE: READ,
     C.QUERY_CONSUMER_OFFSET: READ,
@@ -170,9 +170,9 @@ class Guarded(RemotingSide):
 
     def grant(self, *users: User) -> None:
         write(self.folder / "users.toml", user("root", "admin"), *users)
-        self.clock.advance(LOOK_MS)
+        self.clock.advance(2 * LOOK_MS)
         self.broker.time.update()
-        self.front.rights.tick(self.broker.mono_ms)
+        looked(self.front.rights, self.broker.mono_ms)
 
     def send_as(
         self, name: str, topic: str, body: bytes = b"body", properties: str = "", **more: object
@@ -219,6 +219,8 @@ def request_of(side: Guarded, code: int) -> RemotingCommand:
         elif required or name in ("topic", "sink", "msgId"):
             ext[name] = VALUES.get(name, "0" if kind in "il" else "false" if kind == "b" else "a")
     body = b""
+    if code in (C.SEND_REPLY_MESSAGE, C.SEND_REPLY_MESSAGE_V2):
+        ext["b" if "b" in ext else "topic"] = "T_REPLY_TOPIC"
     subscription = {"topic": "T", "subString": "*", "subVersion": 1}
     if code == C.HEART_BEAT:
         consumer = {"groupName": "G", "subscriptionDataSet": [subscription]}
@@ -357,10 +359,21 @@ def test_a_message_of_another_topic_comes_by_no_way_round(side: Guarded) -> None
 
 
 def test_a_reply_that_names_two_topics_needs_both(side: Guarded) -> None:
-    side.grant(user("u", "publish:T"))
+    ours, other = "T_REPLY_TOPIC", "X_REPLY_TOPIC"
+    side.grant(user("u", f"publish:{ours}"))
     ext = request_of(side, C.SEND_REPLY_MESSAGE_V2).ext
-    for two in ({**ext, "topic": "X"}, {"topic": "X", **ext}, {"topic": "T", **ext, "b": "X"}):
+    for two in ({**ext, "topic": other}, {"topic": other, **ext}, {"topic": ours, **ext, "b": other}):
         assert was_denied(side.ask_as("u", C.SEND_REPLY_MESSAGE_V2, **two))
+
+
+def test_the_right_to_send_is_none_to_tell_a_client_something(side: Guarded) -> None:
+    """A reply goes to whichever client it names: that needs the right for the topic of replies."""
+    side.grant(user("u", "publish:T", "publish:D_REPLY_TOPIC"))
+    for code, name in ((C.SEND_REPLY_MESSAGE, "topic"), (C.SEND_REPLY_MESSAGE_V2, "b")):
+        ext = request_of(side, code).ext
+        assert was_denied(side.ask_as("u", code, **{**ext, name: "T"}))
+        assert not was_denied(side.ask_as("u", code, **{**ext, name: "D_REPLY_TOPIC"}))
+        assert not was_denied(side.ask_as("root", code, **{**ext, name: "T"}))
 
 
 def test_a_connection_of_several_users_mixes_nobody_up(side: Guarded) -> None:

@@ -4,8 +4,9 @@
     may it   `demand(user, needs)`: asked when a session's topic or group changes, and for each request that is no send or pull
 
 Without users everything is allowed, and nobody but this machine can connect. From the first user on nothing is that was
-not granted. The file is looked at twice a second; `changed` are told of a new one. One that is broken, or gone, changes
-nothing: the users stay those that were.
+not granted. The file is looked at twice a second; `changed` are told of a new one, once it is at rest: of one that is
+half written, a user may be there and what binds it not yet. One that is broken, or gone, changes nothing: the users stay
+those that were.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.access")
 
-LOOK_MS = 500
+LOOK_MS = 400
+REST_MS = 100  # so long a file must stay as it is before it counts
 FILE_BYTES_MAX = 16 << 20
 LARGE_BYTES = 64 << 10  # from this size on a file is read beside the loop
 READING_MS = 20
@@ -46,6 +48,7 @@ class Stamp(NamedTuple):
     inode: int
     size: int
     modified_ns: int
+    changed_ns: int  # its mode and owner, too: a file that is refused for those is read when they are right
 
 
 def _read_file(path: Path) -> tuple[dict[str, User], tuple[str, ...]]:
@@ -112,6 +115,7 @@ class Rights:
         self.changed: list[Callable[[], None]] = []
         self._on = False
         self._stamp: Stamp | None = None
+        self._seen: Stamp | None = None  # at the last look
         self._reading: _Reading | None = None
         self._look_ms = 0
         self._mono_ms = 0
@@ -119,6 +123,7 @@ class Rights:
             self._stamp = self._look(path)
             if self._stamp is not None:
                 self._read(path)
+            self._seen = self._stamp
 
     @property
     def on(self) -> bool:
@@ -133,7 +138,7 @@ class Rights:
             found = path.stat()
         except FileNotFoundError:
             return None
-        return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+        return Stamp(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
     def _read(self, path: Path) -> None:
         """ConfigError, and nothing has changed."""
@@ -161,10 +166,22 @@ class Rights:
                 self._finish(reading)
         if mono_ms >= self._look_ms:
             self._look_ms = mono_ms + LOOK_MS
+            if not self._is_at_rest(self.path):
+                self._look_ms = mono_ms + REST_MS
+                return self._look_ms
             if self._begin_reading(self.path):
                 return mono_ms + READING_MS
             self.look_again()
         return self._look_ms
+
+    def _is_at_rest(self, path: Path) -> bool:
+        """Whether the file is as it was read, or as it was at the last look."""
+        try:
+            stamp = self._look(path)
+        except OSError:
+            return True  # which `look_again` tells
+        seen, self._seen = self._seen, stamp
+        return stamp in (self._stamp, seen)
 
     def _begin_reading(self, path: Path) -> bool:
         """Whether a large file has changed, and is being read now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from socket import socket
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.console.app import Console
 from penstock.console.cluster import Brokers
@@ -23,6 +25,9 @@ from penstock.security import Security
 
 BROKER = "http://127.0.0.1:4151"
 NICE = 10  # a broker that shares the cores goes first
+PATIENCE_S = 10.0  # so long a request may take to arrive, and the first one to begin
+HEAD_BYTES_MAX = 32 << 10
+PIPELINED_MAX = 16  # requests that wait behind one
 
 
 @dataclass(frozen=True)
@@ -56,13 +61,7 @@ def run(settings: Settings, security: Security) -> None:
     listener.listen()  # whoever reads the line may connect
     console = console_of(settings, security)
     yield_to_others()
-    server = Stoppable(
-        uvicorn.Config(
-            console.app(), log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        ),
-        console.end_streams,
-    )  # fmt: skip
+    server = Stoppable(config_of(console), console.end_streams)
     if settings.ends_with_input:
         threading.Thread(target=_wait_for_end, args=(server,), daemon=True).start()
     print("ready", json.dumps({"console": address_of(listener), "pid": os.getpid()}), flush=True)
@@ -70,6 +69,63 @@ def run(settings: Settings, security: Security) -> None:
         server.run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises the signal again, once all is closed
         sys.exit(0)
+
+
+def config_of(console: Console) -> uvicorn.Config:
+    """How uvicorn serves it."""
+    return uvicorn.Config(
+        console.app(), http=Patient, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
+        proxy_headers=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+
+
+class Patient(HttpToolsProtocol):
+    """A connection, within limits that uvicorn has none of: it ends when a request is too long on its way, its head has too
+    many bytes, or too many wait behind one.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+    _in_head = True
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(PATIENCE_S, self.transport.close)
+
+    def _arrived(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise ValueError("the answers come first")  # the parser ends with it, and uvicorn the connection
+        super().on_headers_complete()
+        self._in_head = False
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+        self._head_bytes = 0
+        self._arrived()
 
 
 def yield_to_others() -> None:

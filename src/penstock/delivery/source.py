@@ -310,8 +310,17 @@ class MemorySource(Source):
     def empty(self) -> None:
         self._forget()
         if self.backend is not None:
-            self.backend.empty()
-            self._behind = self.backend.depth
+            try:
+                self.backend.empty()
+            finally:
+                self._behind = self.backend.depth
+
+    def give_up(self) -> bool:
+        """The queue is deleted: it holds nothing from now on. Whether it had a backend, which is to be deleted."""
+        self._forget()
+        self._behind = 0
+        had, self.backend = self.backend is not None, None
+        return had
 
     def _forget(self) -> None:
         """Nothing is in the queue or in hand."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.disk import queuefiles
@@ -416,10 +417,9 @@ class DiskQueue:
         self._writer.begin_anew()
         self.depth = 0
         self.syncing.begin(int(used))
-        for number in numbers:
-            self.files.unlink(self.paths.data(number))
-            self.files.unlink(self.paths.sums(number))
-        self.sync()
+        with ExitStack() as steps:
+            steps.callback(self.sync)  # in the end, and whatever the disk refused
+            queuefiles.delete(self.files, self.paths, numbers)
 
     def delete(self) -> None:
         """Close, and leave no file but what was set aside. StoreError when something cannot be deleted."""
@@ -427,10 +427,9 @@ class DiskQueue:
         self._close_reader()
         self._closed = True
         self.depth = 0
-        for number in [*self._ends, self._write[0]]:
-            self.files.unlink(self.paths.data(number))
-            self.files.unlink(self.paths.sums(number))
-        self.files.unlink(self.paths.meta)
+        with ExitStack() as steps:
+            steps.callback(self.files.unlink, self.paths.meta)
+            queuefiles.delete(self.files, self.paths, [*self._ends, self._write[0]])
 
     def close(self) -> None:
         """Flush, and let go of the files. What is in hand is in the queue again when it is opened."""

@@ -18,6 +18,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from isal.isal_zlib import crc32
@@ -433,6 +434,14 @@ def replace(files: Files, path: Path, data: bytes, *, flush: bool = True) -> Non
         raise
     if flush:
         files.sync_folder(path.parent)
+
+
+def delete(files: Files, paths: Paths, numbers: Iterable[int]) -> None:
+    """Each of these files with its sums, whatever becomes of the others. StoreError behind that."""
+    with ExitStack() as steps:
+        for number in numbers:
+            steps.callback(files.unlink, paths.data(number))
+            steps.callback(files.unlink, paths.sums(number))
 
 
 def try_unlink(files: Files, path: Path) -> None:

@@ -53,6 +53,12 @@ def _send(request: RemotingCommand) -> Needs:
     return [publish(name) for name in told or [""]]
 
 
+def _reply(request: RemotingCommand) -> Needs:
+    """A topic of replies, as every client names it: with the right for any other one, anybody could be told anything."""
+    needs = _send(request)
+    return [need if need.name.endswith(names.REPLY_SUFFIX) else Need(ADMIN.verbs, need.name) for need in needs]
+
+
 def _know(request: RemotingCommand) -> Needs:
     return (know(_of(request, "topic")),)
 
@@ -193,8 +199,8 @@ BROKER: Mapping[int, _BrokerRow] = {
     Code.SEND_MESSAGE: _by(_send),
     Code.SEND_MESSAGE_V2: _by(_send),
     Code.SEND_BATCH_MESSAGE: _by(_send),
-    Code.SEND_REPLY_MESSAGE: _by(_send),
-    Code.SEND_REPLY_MESSAGE_V2: _by(_send),
+    Code.SEND_REPLY_MESSAGE: _by(_reply),
+    Code.SEND_REPLY_MESSAGE_V2: _by(_reply),
     Code.PULL_MESSAGE: _by(lambda r: _read(r, "consumerGroup")),
     Code.LITE_PULL_MESSAGE: _by(lambda r: _read(r, "consumerGroup")),
     # consuming

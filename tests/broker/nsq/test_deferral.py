@@ -255,4 +255,58 @@ def test_a_message_that_is_fired_while_its_topic_is_paused_comes_when_it_goes_on
     assert topic.channels[b"c"].depth() == 0
     topic.unpause()
     assert sorted(one.body for one in all_that_comes(side, b"c")) == [b"own", b"topic's"]
+
+
+@pytest.mark.parametrize("again", ["no", "clean", "killed"])
+@pytest.mark.parametrize("level", ["memory", "os", "disk"])
+def test_what_is_deferred_before_the_first_channel_is_counted(tmp_path: Path, level: str, again: str) -> None:
+    """With the topic, and then with its first channel, as at nsqd; memory keeps what it defers over no restart."""
+    side = Side(tmp_path, level=level)
+    topic = side.queueing.topic(b"t")
+    for body in (b"one", b"two", b"three"):
+        side.queueing.publish(topic, [body], 2_000)
+    side.turn()
+    assert topic.depth() == 3
+    if again != "no" and level != "memory":
+        side.reopen(clean=again == "clean")
+        topic = side.queueing.topic(b"t")
+    assert topic.depth() == 3
+    if level != "memory":
+        delayed = Delayed(side.broker)
+        delayed.cancel(int(str(delayed.page(Wanted("t"), None, 1)[0][0]["id"])))
+    left = 3 if level == "memory" else 2
+    assert topic.depth() == left
+    first, second = topic.channel(b"a"), topic.channel(b"b")
+    assert (topic.depth(), first.deferred_count, second.deferred_count) == (0, left, 0)
+    topic.refresh()
+    assert (first.message_count, second.message_count) == (left, 0)
+    for _ in range(4):
+        side.turn(1_000)
+    topic.refresh()
+    assert (topic.depth(), first.deferred_count, first.depth(), first.message_count) == (0, 0, left, left)
+    assert (second.deferred_count, second.depth(), second.message_count) == (0, 0, 0)
+    side.close()
+
+
+def test_what_is_deferred_and_owed_to_nobody_is_not_counted(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"one"], 2_000)
+    topic.empty()
+    assert topic.depth() == 0
+    topic.channel(b"a")
+    side.queueing.publish(topic, [b"two"], 2_000)
+    topic.delete_channel(b"a")
+    assert topic.depth() == 0
+    topic.channel(b"b")
+    side.queueing.publish(topic, [b"three"], 2_000)
+    topic.pause()
+    topic.delete_channel(b"b")  # of a paused topic: the next channel gets it
+    assert topic.depth() == 1
+    assert topic.channel(b"c").deferred_count == 1
+    topic.unpause()
+    assert [message.body for message in all_that_comes(side, b"c")] == [b"three"]
+    side.queueing.publish(topic, [b"four"], 2_000)
+    side.queueing.delete(topic)
+    assert side.queueing.topic(b"t").depth() == 0
     side.close()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.queueside import Side
+from broker.queueside import Quick, Side
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.registry import Registry
 from penstock.disk.files import Files
 from penstock.disk.nsqdata import read_nsqd_dat
-from penstock.errors import Refused
+from penstock.errors import Refused, StoreError
 
 RULES = ({"name": "disk*", "kind": "queue", "level": "disk"}, {"name": "log*", "kind": "log", "queues": 2})
 
@@ -172,4 +172,40 @@ def test_a_deleted_log_topic_takes_its_channels_along(tmp_path: Path) -> None:
         assert b"log-1" not in side.broker.topics.by_name
         assert b"log-1" not in side.queueing.topics
     assert side.queueing.topic(b"log-1").channels == {}
+    side.close()
+
+
+class Stubborn(Quick):
+    """A disk that deletes nothing of some names."""
+
+    stays = ""
+
+    def unlink(self, path: Path) -> None:
+        if self.stays and self.stays in path.name:
+            raise StoreError(f"cannot delete {path.name}")
+        super().unlink(path)
+
+
+@pytest.mark.parametrize(("level", "stays"), [("memory", ".diskqueue."), ("os", ".cursor"), ("log", ".cursor")])
+def test_what_is_deleted_is_gone_though_a_file_of_it_stays(tmp_path: Path, level: str, stays: str) -> None:
+    """From memory and from the table: one of them alone would be a channel that comes back with the next start."""
+    kind = {"kind": "log"} if level == "log" else {"kind": "queue", "level": level}
+    side = Side(tmp_path, files=Stubborn(), topic=({"name": "*", **kind},), mem_queue_size=0)
+    for name in (b"kept", b"gone"):
+        for channel in (b"one", b"two", b"three"):
+            side.queueing.topic(name).channel(channel)
+        side.queueing.publish(side.queueing.topic(name), [b"x" * 100] * 9)
+        side.turn()
+    kept, gone = side.queueing.topics[b"kept"], side.queueing.topics[b"gone"]
+    side.files.stays = stays
+    with pytest.raises(StoreError, match="cannot delete"):
+        kept.delete_channel(b"two")
+    with pytest.raises(StoreError, match="cannot delete"):
+        side.queueing.delete(gone)
+    assert (gone.open, gone.channels, b"gone" in side.queueing.topics) == (False, {}, False)
+    side.turn()
+    side.files.stays = ""
+    side.reopen(clean=False)
+    found = {topic.name: set(topic.channels) for topic in side.queueing.all()}
+    assert found == {b"kept": {b"one", b"three"}}
     side.close()

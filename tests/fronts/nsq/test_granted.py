@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from access.people import SECRET, rights_of, user, write
+from access.people import SECRET, looked, rights_of, user, write
 from fronts.frontside import NsqSide
 from fronts.nsq_peer import mpub, sized
 from penstock.access.rights import LOOK_MS
@@ -35,11 +35,11 @@ class Guarded(NsqSide):
 
     def grant(self, *users: User) -> None:
         write(self.folder / "users.toml", user("root", "admin"), *users)
-        self.clock.advance(LOOK_MS)
+        self.clock.advance(2 * LOOK_MS)
         self.broker.time.update()
         rights = self.front.shared.users
         assert rights is not None
-        rights.tick(self.broker.mono_ms)
+        looked(rights, self.broker.mono_ms)
 
     def auth(self, session: NsqSession, said: str) -> bytes:
         return b"".join(self.say(session, b"AUTH\n" + sized(said.encode())))

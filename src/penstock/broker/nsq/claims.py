@@ -16,6 +16,7 @@ class Claims:
     def __init__(self) -> None:
         self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
         self._topics: dict[bytes, int] = {}  # the same for the first channel of a topic
+        self._unclaimed: dict[bytes, int] = {}  # how many entries of the schedule a topic's first channel would be owed
         self._newer: dict[tuple[bytes, int, bytes], int] = {}  # (topic, message, channel): the last entry a crash left
 
     def since(self, topic: bytes, channel: bytes) -> int:
@@ -29,10 +30,25 @@ class Claims:
     def begin_topic(self, topic: bytes, position: int) -> None:
         """They begin here: what was deferred before is owed to no channel that is still to come as the first."""
         self._topics[topic] = position
+        self._unclaimed.pop(topic, None)
+
+    def unclaimed(self, topic: bytes) -> int:
+        """How many deferred messages a first channel, if it came now, would be owed."""
+        return self._unclaimed.get(topic, 0)
+
+    def count(self, topic: bytes) -> None:
+        """A message is deferred for all channels of the topic."""
+        self._unclaimed[topic] = self.unclaimed(topic) + 1
+
+    def count_entry(self, about: Deferred, schedule_id: int, more: int) -> None:
+        """This entry is in the schedule (1), or no more (-1)."""
+        if not about.channel and _physical(about, schedule_id) >= self.since_topic(about.topic):
+            self._unclaimed[about.topic] = max(0, self.unclaimed(about.topic) + more)
 
     def forget_topic(self, topic: bytes) -> None:
         """The topic is deleted."""
         self._topics.pop(topic, None)
+        self._unclaimed.pop(topic, None)
 
     def begin(self, topic: bytes, channel: bytes, position: int) -> None:
         """They begin here: the channel was emptied, or is read from the table."""

@@ -81,7 +81,7 @@ class Deferral:
         assert isinstance(topic, QueueTopic)
         message_id = topic.new_id(now_ns)
         self._append(Deferred(topic.name, b"", message_id, 0, message_id), body, delay_ms)
-        _count(topic)
+        self._count(topic)
 
     def give_back(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
@@ -128,7 +128,14 @@ class Deferral:
         self._append(Deferred(topic.name, b"", message_id, 0, message_id, left=left), body, SOON_MS)
         self.leaving.add(left)
         topic.count(len(body))
-        _count(topic)
+        self._count(topic)
+
+    def _count(self, topic: Topic) -> None:
+        """One more message for its channels, or the first one that is to come, which comes later."""
+        self._claims.count(topic.name)
+        for channel in topic.channels.values():
+            channel.count_deferred(1)
+            channel.count_ahead(1)
 
     def finish_left(self, left: Left) -> None:
         """The place that a dead letter has left is done, if it is not yet."""
@@ -172,6 +179,7 @@ class Deferral:
             self.finish_left(about.left)
         claimants = self._claims.claimants(topic, about, schedule_id)
         if claimants is not None and not claimants:
+            self._claims.count_entry(about, schedule_id, -1)
             return core.sending.put_over(schedule_id)
         if isinstance(topic, QueueTopic) and topic.paused and topic.channels:
             # A copy would stand behind what the topic holds, and go with it when the topic is emptied: it is the channels' own.
@@ -229,6 +237,7 @@ class Deferral:
         """Its channels do not wait for a deferred message any more."""
         if about.left is not None:
             self.leaving.discard(about.left)
+        self._claims.count_entry(about, schedule_id, -1)
         topic, names = self.waiting_channels(about, schedule_id) or (None, [])
         for name in names:
             channel = None if topic is None else topic.channels.get(name)
@@ -264,6 +273,7 @@ class Deferral:
                 self._core.schedule.fire_now(id_)
                 self._hide_copies(topic, copies, names)
                 continue
+            self._claims.count_entry(about, id_, 1)
             for name in names:
                 topic.channels[name].count_deferred(1)
                 if not about.channel:
@@ -306,13 +316,6 @@ class Deferral:
                 for _, ordinal in copies:
                     if name not in names and not topic.has_finished(name, ordinal):
                         finish_ahead(channel, 0, ordinal)
-
-
-def _count(topic: Topic) -> None:
-    """One more message for its channels, which comes later."""
-    for channel in topic.channels.values():
-        channel.count_deferred(1)
-        channel.count_ahead(1)
 
 
 def _is_there(channel: Channel, left: Left) -> bool:

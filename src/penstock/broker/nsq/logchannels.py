@@ -4,12 +4,14 @@ each message queue; a group of the same name shows its committed offsets, and ca
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from penstock.broker.core import Core
 from penstock.broker.nsq.copied import demand_set
 from penstock.broker.nsq.holding import Holding
 from penstock.broker.nsq.loglanes import LogLanes
 from penstock.broker.nsq.sources import cursors, lanes, queue_lanes
-from penstock.broker.nsq.topics import Topic, TopicRegistry
+from penstock.broker.nsq.topics import Topic, TopicRegistry, delete_channels
 from penstock.broker.replica import of_a_set
 from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
@@ -204,9 +206,8 @@ class LogChannels(Topic):
 
     def close(self) -> None:
         """The log topic is gone, or another one: so are the channels, and nobody is told that a topic was deleted."""
-        for name in list(self.channels):
-            self.delete_channel(name)
         self.open = False
+        delete_channels(self)
 
     def trim(self) -> int:
         self.changes += 1
@@ -239,12 +240,13 @@ class LogChannels(Topic):
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
-        for lane in lanes(channel):
-            lane.file.remove()
         stream = self.again.pop(channel.name, None)
         if stream is not None:
             self.registry.forget_copies(stream)
             stream.drop_all()
+        with ExitStack() as steps:  # each of them, whatever a disk refuses
+            for lane in lanes(channel):
+                steps.callback(lane.file.remove)
 
     def empty(self) -> None:
         """A log keeps what it has, and groups read it. Where the topic stands in place of a queue, what no channel has yet is
@@ -311,8 +313,9 @@ class LogChannels(Topic):
         return None if data is None else record.decode_record(data, 0, decompress=False)
 
     def remove(self) -> None:
-        for name in list(self.channels):
-            self.delete_channel(name)
-        if self.stored.open:  # else it is gone, and perhaps made anew under its name
-            self._core.topics.delete(self.name, self._core.time.now_ms)
         self.open = False
+        try:
+            delete_channels(self)
+        finally:
+            if self.stored.open:  # else it is gone, and perhaps made anew under its name
+                self._core.topics.delete(self.name, self._core.time.now_ms)

@@ -130,8 +130,10 @@ class Registry:
             face.mark()
             return
         del self.topics[name]
-        face.remove()
-        self._gone(face)
+        try:
+            face.remove()
+        finally:
+            self._gone(face)
 
     # -- coming --------------------------------------------------------------------------------------------------
 
@@ -272,8 +274,10 @@ class Registry:
         if self.topics.pop(topic.name, None) is None:
             return
         log.info("topic deleted name=%s kind=%s", printable(topic.name), topic.kind)
-        topic.remove()
-        self._gone(topic)
+        try:
+            topic.remove()
+        finally:  # it is gone, whatever a disk refuses
+            self._gone(topic)
 
     def _gone(self, topic: Topic) -> None:
         self.folder.forget(topic.name)
@@ -284,9 +288,11 @@ class Registry:
     def let_go(self, topic: LogChannels) -> None:
         """Its log topic is gone, or another one."""
         self.topics.pop(topic.name, None)
-        topic.close()
-        self._flush.forget(topic)
-        self.changed(topic, True)
+        try:
+            topic.close()
+        finally:
+            self._flush.forget(topic)
+            self.changed(topic, True)
 
     def forgotten(self, topic: Topic, channel: Channel) -> None:
         """A channel is deleted: nothing here keeps its name, nor itself."""
@@ -324,6 +330,10 @@ class Registry:
     def forget_unclaimed(self, topic: Topic) -> None:
         """What was deferred in a topic without channels is owed to nobody any more."""
         self._claims.begin_topic(topic.name, self._core.store.end_position)
+
+    def unclaimed(self, topic: Topic) -> int:
+        """How many deferred messages are owed to the topic's first channel."""
+        return self._claims.unclaimed(topic.name)
 
     def write_table(self) -> None:
         """The table of topics, when it changed. StoreError."""

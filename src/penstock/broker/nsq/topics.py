@@ -9,6 +9,7 @@ message, `placed` (readers may see them). Between the first and the last nothing
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Protocol
 
 import cython
@@ -41,6 +42,8 @@ else:
     from penstock.wire.nsq import put_fresh
 
 log = logging.getLogger("penstock.queueing")
+
+Owed = set[bytes] | None  # the channels that a deferred message is for; None: all there are
 
 _RECORD_BYTES = 19  # of a record in a ready queue, beside the body
 _ID = slice(10, 26)  # where a message's data has its id
@@ -93,6 +96,9 @@ class TopicRegistry(Protocol):
 
     def forget_unclaimed(self, topic: Topic) -> None:
         """What was deferred in a topic without channels is owed to nobody any more."""
+
+    def unclaimed(self, topic: Topic) -> int:
+        """How many deferred messages are owed to its first channel."""
 
     def copied(
         self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
@@ -232,12 +238,14 @@ class Topic:
         channel.end()
         log.info("channel deleted topic=%s name=%s", printable(self.name), printable(name))
         self.registry.forgotten(self, channel)
-        self._drop_channel(channel)
-        for consumer in list(channel.consumers):
-            consumer.close()
-        self.registry.changed(self, not channel.ephemeral)
-        if self.ephemeral and not self.channels:
-            self.registry.delete(self)
+        try:
+            self._drop_channel(channel)
+        finally:  # it is gone, whatever a disk refuses
+            for consumer in list(channel.consumers):
+                consumer.close()
+            self.registry.changed(self, not channel.ephemeral)
+            if self.ephemeral and not self.channels:
+                self.registry.delete(self)
         return True
 
     def _drop_channel(self, channel: Channel) -> None:
@@ -279,20 +287,21 @@ class Topic:
             self.registry.changed(self, not channel.ephemeral, announce=False)
 
     def redeliver(
-        self,
-        stamp_ns: int,
-        message_id: int,
-        attempts: int,
-        body: bytes,
-        claimants: set[bytes] | None,
-        schedule_id: int = 0,
+        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, claimants: Owed, schedule_id: int = 0
     ) -> int:
         """A deferred message is due: put it where these channels (None: all) find it. 0, FULL or BROKEN."""
         raise NotImplementedError
 
     def remove(self) -> None:
-        """The topic is deleted: drop files and everything."""
+        """The topic is deleted: drop files and everything. StoreError behind that, when a file could not be deleted."""
         raise NotImplementedError
+
+
+def delete_channels(topic: Topic) -> None:
+    """All of them, whatever a disk refuses. StoreError behind that."""
+    with ExitStack() as steps:
+        for name in topic.channels:
+            steps.callback(topic.delete_channel, name)
 
 
 class QueueTopic(Topic):
@@ -342,7 +351,8 @@ class QueueTopic(Topic):
 
     def depth(self) -> int:
         if not self.channels:
-            return self.stream.total - self.first() if self.stream.segments else 0
+            waiting = self.registry.unclaimed(self)
+            return waiting + (self.stream.total - self.first() if self.stream.segments else 0)
         return self.stream.total - self.stream.visible
 
     def first(self) -> int:
@@ -353,7 +363,11 @@ class QueueTopic(Topic):
         if self.paused and not self.channels:  # it gets nothing yet, neither what came before the pause
             self.stream.visible_to(self.first())
         begin = self.stream.visible if self.channels else self.first()
-        return self.load_channel(name, begin)
+        waiting = 0 if self.channels else self.registry.unclaimed(self)
+        channel = self.load_channel(name, begin)
+        channel.count_deferred(waiting)
+        channel.count_ahead(waiting)
+        return channel
 
     def restore_channel(self, name: bytes) -> None:
         """A channel of the table of topics."""
@@ -399,12 +413,12 @@ class QueueTopic(Topic):
         channel.forget_hand()
         if channel.ephemeral:
             self.passing.remove(channel.source)  # type: ignore[arg-type]
-        for lane in lanes(channel):
-            lane.file.remove()
         if not self.channels:
             self.floor = self.stream.visible if self.paused else self.stream.total  # what is held is the topic's own
             self.stream.all_visible()
         self.trim()
+        for lane in lanes(channel):
+            lane.file.remove()
 
     def streams(self) -> list[ReadyQueue]:
         return [self.stream]
@@ -470,13 +484,7 @@ class QueueTopic(Topic):
         self.registry.changed(self, True, announce=False)
 
     def redeliver(
-        self,
-        stamp_ns: int,
-        message_id: int,
-        attempts: int,
-        body: bytes,
-        claimants: set[bytes] | None,
-        schedule_id: int = 0,
+        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, claimants: Owed, schedule_id: int = 0
     ) -> int:
         stream = self.stream
         answer = stream.ready(len(body) + _RECORD_BYTES, 1)
@@ -499,11 +507,12 @@ class QueueTopic(Topic):
         return 0
 
     def remove(self) -> None:
-        for name in list(self.channels):
-            self.delete_channel(name)
-        self.registry.forget_copies(self.stream)
-        self.stream.drop_all()
         self.open = False
+        try:
+            delete_channels(self)
+        finally:
+            self.registry.forget_copies(self.stream)
+            self.stream.drop_all()
 
 
 class MemoryTopic(Topic):
@@ -567,13 +576,7 @@ class MemoryTopic(Topic):
             channel.add_deferred(memory(channel).keep(data), int(data[_ID], _HEX), self.registry.mono_ms + delay_ms)
 
     def redeliver(
-        self,
-        stamp_ns: int,
-        message_id: int,
-        attempts: int,
-        body: bytes,
-        claimants: set[bytes] | None,
-        schedule_id: int = 0,
+        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, claimants: Owed, schedule_id: int = 0
     ) -> int:
         """Deferred when the topic of this name had another level."""
         try:
@@ -628,19 +631,18 @@ class MemoryTopic(Topic):
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
-        source = memory(channel)
-        source.empty()
-        if source.backend is not None:
+        if memory(channel).give_up():
             self.registry.folder.drop_backend(self.name + b":" + channel.name)
 
     def empty(self) -> None:
-        self.source.empty()
         self.pending.clear()
+        self.source.empty()
 
     def remove(self) -> None:
-        for name in list(self.channels):
-            self.delete_channel(name)
-        self.empty()
-        if self.source.backend is not None:
-            self.registry.folder.drop_backend(self.name)
         self.open = False
+        self.pending.clear()
+        try:
+            delete_channels(self)
+        finally:
+            if self.source.give_up():
+                self.registry.folder.drop_backend(self.name)
