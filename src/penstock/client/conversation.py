@@ -117,6 +117,16 @@ def checked(answer: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingC
     return answer
 
 
+def of_log(route: Route) -> Route:
+    """The route itself. ClientError when it is a queue topic's."""
+    if route.kind == "queue":
+        raise ClientError(
+            f"{route.topic!r} is a queue topic, which has no offsets: a PushConsumer reads it, and"
+            " `penstock topic convert` makes a log topic of one that is empty"
+        )
+    return route
+
+
 def number(answer: RemotingCommand, name: str) -> int:
     """A number of an answer's header. WireError when it is not there."""
     try:
