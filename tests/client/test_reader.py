@@ -90,6 +90,22 @@ def test_a_queue_topic_is_told_from_none(registry: str, fresh: Fresh) -> None:
         client.queues_to_write(topic)
 
 
+@pytest.mark.parametrize("timeout_s", [1e10, float("inf")])
+def test_a_time_longer_than_the_system_counts(registry: str, timeout_s: float) -> None:
+    with LogReader(registry, timeout_s=timeout_s) as reader:
+        reader.topics()
+    with Producer(registry, send_timeout_s=timeout_s) as producer:
+        producer.send(Message("patient", b"log"))
+    with Producer(registry, kind="queue", send_timeout_s=timeout_s) as producer:
+        producer.send(Message("patient-work", b"queue"))
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+def test_a_time_in_which_nothing_can_be_done(registry: str, timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="timeout_s is above 0"):
+        LogReader(registry, timeout_s=timeout_s)
+
+
 def test_durable_end(registry: str, fresh: Fresh) -> None:
     queue = fill(registry, fresh("durable"), 5)
     with LogReader(registry) as reader:

@@ -74,6 +74,8 @@ class LogReader:
         security: Security | str | Path | None = None,
         slaves: bool = False,
     ) -> None:
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is above 0, not {timeout_s}")
         self._security = security_of(security)
         self._directory = Directory(registry, "any")  # so that queue topics can be told from none
         self._timeout_s = timeout_s
