@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock.aio import Producer
 from penstock.client.aio.attempts import Attempts
+from penstock.client.aio.cluster import Cluster
 from penstock.client.results import SendStatus
-from penstock.client.routes import MessageQueue
-from penstock.errors import BrokerRefused, NoRoute
+from penstock.client.routes import MessageQueue, Route
+from penstock.errors import BrokerRefused, NoRoute, NotConnected
 from penstock.message import Message
 from penstock.testing import Broker
 
@@ -63,6 +65,24 @@ async def test_a_queue_whose_broker_is_away(registry: str, fresh: Fresh) -> None
             await producer.attempts.address(MessageQueue(topic, "nobody", 0))
         with pytest.raises(NoRoute):
             producer.attempts.nsq_address(await producer.attempts.route(topic), MessageQueue(topic, "nobody", 0))
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_registry_that_is_away_for_the_first_send(
+    registry: str, fresh: Fresh, idempotent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(registry, idempotent=idempotent, send_timeout_s=300) as producer:
+        cluster, asked = producer.attempts.cluster, []
+
+        async def route(topic: str, **more: Any) -> Route:
+            asked.append(topic)
+            if len(asked) < 4:
+                raise NotConnected("gone") if len(asked) % 2 else NoRoute("not known yet")
+            return await Cluster.route(cluster, topic, **more)
+
+        monkeypatch.setattr(cluster, "route", route)
+        assert (await producer.send(Message(fresh("patient"), b"x"))).status is SendStatus.SEND_OK
+        assert len(asked) >= 4
 
 
 @pytest.mark.parametrize("idempotent", [False, True])

@@ -219,7 +219,7 @@ class Attempts:
     ) -> SendReceipt:
         """Send under a number until there is a receipt, or no time left; always to the same queue."""
         loop, message = asyncio.get_running_loop(), sent.messages[0]
-        to, _ = await self.choose(message, queue, selector, None)
+        to = await self._choose_once(message, queue, selector, deadline)
         numbers = self._numbered.get(to)
         if numbers is None:
             numbers = self._numbered[to] = Numbers()
@@ -256,6 +256,21 @@ class Attempts:
                 pause = min(2 * pause, 1.0)
         finally:
             numbers.end(number)
+
+    async def _choose_once(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, deadline: float
+    ) -> MessageQueue:
+        """The queue of a send that goes to no other: while nobody says which there are, it is asked again."""
+        pause = BUSY_WAIT_S
+        while True:
+            try:
+                return (await self.choose(message, queue, selector, None))[0]
+            except (ConnectionLost, NoRoute) as error:
+                if asyncio.get_running_loop().time() + pause >= deadline:
+                    raise
+                log.info("send to %s: %s", message.topic, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, BUSY_WAIT_MAX_S)
 
     async def _has_other(self, topic: str, forbidden: set[str]) -> bool:
         """Whether a topic can be written to at another broker than these."""
