@@ -64,6 +64,9 @@ class Directory:
                 lost = error
                 self.answered_not(address)
                 continue
+            except GeneratorExit:  # the caller has no more time: the next one begins with another
+                self.answered_not(address)
+                raise
             return checked(answer, results)
         assert lost is not None
         raise lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import pytest
 
 import penstock
+from client.steps import Answer, peer
 from penstock.aio import Producer
 from penstock.client.aio.attempts import Attempts
 from penstock.client.aio.cluster import Cluster
 from penstock.client.results import SendStatus
 from penstock.client.routes import MessageQueue, Route
-from penstock.errors import BrokerRefused, NoRoute, NotConnected
+from penstock.errors import BrokerRefused, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.testing import Broker
+from penstock.wire.remoting import RemotingCommand
 
 Fresh = Callable[[str], str]
 
@@ -83,6 +86,29 @@ async def test_a_registry_that_is_away_for_the_first_send(
         monkeypatch.setattr(cluster, "route", route)
         assert (await producer.send(Message(fresh("patient"), b"x"))).status is SendStatus.SEND_OK
         assert len(asked) >= 4
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_name_servers_that_say_nothing_take_no_more_than_the_time_of_a_send(idempotent: bool) -> None:
+    asked: list[str] = []
+
+    def silent(name: str) -> Answer:
+        async def answer(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+            asked.append(name)
+
+        return answer
+
+    async with (
+        peer(silent("a")) as a,
+        peer(silent("b")) as b,
+        Producer(f"{a};{b}", send_timeout_s=100, idempotent=idempotent) as producer,
+    ):
+        for _ in range(2):
+            with pytest.raises(TimedOut, match="no name server says where it is"):
+                await producer.send(Message("T", b""), timeout_s=0.04)
+        with pytest.raises(TimedOut, match="no name server says where it is"):
+            await producer.request(Message("T", b""), 0.04)
+    assert asked == ["a", "b", "a"]  # one that was silent is asked last
 
 
 @pytest.mark.parametrize("idempotent", [False, True])

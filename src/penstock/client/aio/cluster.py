@@ -184,6 +184,8 @@ class Cluster:
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            conversation.close()
 
     async def ask_queue(
         self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = OK

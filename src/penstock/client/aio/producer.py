@@ -216,7 +216,7 @@ class Producer:
         queue topic, where nobody can reply.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
-        if (await self.attempts.route(message.topic)).nsq:
+        if (await self.attempts.route_by(message.topic, deadline)).nsq:
             raise ValueError(f"{message.topic!r} is a queue topic, where nobody can reply")
         sent, reply = await self._requester.prepare(message, timeout_s)
         try:
