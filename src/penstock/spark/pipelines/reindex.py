@@ -34,6 +34,7 @@ from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
 from penstock.spark.log.indexfile import INDEX_ENTRY
+from penstock.spark.pipelines.asked import at_least
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 from penstock.wire import layout
 from penstock.wire.record import INDEX_HEAD
@@ -88,6 +89,7 @@ def run(
     folder = Path(store).absolute()
     if not (folder / "commitlog").is_dir():
         raise ConfigError(f"{folder} is no store folder: it has no folder commitlog")
+    at_least(1, "split_bytes", split_bytes)
     out = Path(to).absolute() if to else folder / "reindex"
     segments = logfiles.find(str(folder))
     runs = logfiles.cut(segments, split_bytes, None)
