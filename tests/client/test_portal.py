@@ -66,6 +66,50 @@ def test_its_loop_is_uvloops_where_that_is_installed_and_no_other_loop_is(monkey
     assert one.call(lambda: 5) == 5
 
 
+def test_a_loop_that_stands_still_goes_on_for_who_asks() -> None:
+    async def number() -> int:
+        return 5
+
+    one = Portal()
+    came = threading.Event()
+    for _ in range(2):
+        one.stand_still()
+        one.stand_still()
+        one.soon(came.set)
+        assert not came.wait(0.02)
+        assert one.run(number()) == 5
+        assert came.is_set()
+        came.clear()
+    assert one.begin(number()).result(60) == 5
+    one.call(one.loop.stop)
+
+
+ENDS = """
+import atexit, sys, threading
+
+def at_end():
+    came = threading.Event()
+    portal().soon(came.set)
+    print("goes on" if came.wait(0.04) else "stands still")
+    print(producer.send(Message(sys.argv[2], b"in the end")).status.name)
+    producer.close()
+
+atexit.register(at_end)  # before anything of ours is imported, so called behind all that is ours
+
+from penstock import Message, Producer
+from penstock.client.portal import portal
+
+producer = Producer(sys.argv[1]).start()
+"""
+
+
+def test_the_loop_stands_still_when_the_program_ends(registry: str, fresh: Callable[[str], str]) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", ENDS, registry, fresh("ends")], capture_output=True, text=True, timeout=120
+    )
+    assert (told.stdout, told.returncode, told.stderr) == ("stands still\nSEND_OK\n", 0, "")
+
+
 FORKS = """
 import os, sys
 from penstock import Message, Producer, PushConsumer

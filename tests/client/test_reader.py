@@ -17,8 +17,9 @@ from penstock.client.blockingadmin import Admin
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.routes import MessageQueue
+from penstock.client.staging import StageClient
 from penstock.client.subscriptions import Subscription
-from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut, WireError
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.message import Message
 from penstock.wire.record import iter_records
 from polling import eventually, later_ms
@@ -80,6 +81,35 @@ def test_queues_that_are_added(registry: str, fresh: Fresh) -> None:
             return len(reader.queues(topic)) == 4
 
         eventually(grown)
+
+
+def test_a_queue_topic_is_told_from_none(registry: str, fresh: Fresh) -> None:
+    topic = fresh("of-queues")
+    with Producer(registry, kind="queue") as producer:
+        producer.send(Message(topic, b"work"))
+    with LogReader(registry) as reader:
+        for _ in range(2):
+            with pytest.raises(ClientError, match="is a queue topic, which has no offsets"):
+                reader.queues(topic)
+        assert topic not in reader.topics()
+    with StageClient(registry, patience_s=20) as client, pytest.raises(ClientError, match="is a queue topic"):
+        client.queues_to_write(topic)
+
+
+@pytest.mark.parametrize("timeout_s", [1e10, float("inf")])
+def test_a_time_longer_than_the_system_counts(registry: str, timeout_s: float) -> None:
+    with LogReader(registry, timeout_s=timeout_s) as reader:
+        reader.topics()
+    with Producer(registry, send_timeout_s=timeout_s) as producer:
+        producer.send(Message("patient", b"log"))
+    with Producer(registry, kind="queue", send_timeout_s=timeout_s) as producer:
+        producer.send(Message("patient-work", b"queue"))
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+def test_a_time_in_which_nothing_can_be_done(registry: str, timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="timeout_s is above 0"):
+        LogReader(registry, timeout_s=timeout_s)
 
 
 def test_durable_end(registry: str, fresh: Fresh) -> None:

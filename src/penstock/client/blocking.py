@@ -21,7 +21,6 @@ from typing import Literal
 from penstock.client import aio
 from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
-from penstock.client.conversation import LONGEST_S
 from penstock.client.direct import DirectSends
 from penstock.client.face import Client, OfParent
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, WhenFull
@@ -67,7 +66,6 @@ class Producer(Client):
         security: Security | str | Path | None = None,
         trace: bool = False,
     ) -> None:
-        send_timeout_s = min(send_timeout_s, LONGEST_S)
         self._inner: aio.Producer = aio.Producer(
             registry,
             group=group,

@@ -19,9 +19,6 @@ from penstock.wire.remoting import RemotingCommand
 
 T = TypeVar("T")
 OK = (ResponseCode.SUCCESS,)
-LONGEST_S = (
-    2_000_000.0  # 23 days: the system counts the ms of a wait in 31 bits, and a longer time is meant as any time
-)
 
 
 class Call(NamedTuple):
@@ -67,6 +64,9 @@ class Directory:
                 lost = error
                 self.answered_not(address)
                 continue
+            except GeneratorExit:  # the caller has no more time: the next one begins with another
+                self.answered_not(address)
+                raise
             return checked(answer, results)
         assert lost is not None
         raise lost
@@ -118,6 +118,16 @@ def checked(answer: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingC
     if answer.code not in results:
         raise BrokerRefused(answer.code, answer.remark or "")
     return answer
+
+
+def of_log(route: Route) -> Route:
+    """The route itself. ClientError when it is a queue topic's."""
+    if route.kind == "queue":
+        raise ClientError(
+            f"{route.topic!r} is a queue topic, which has no offsets: a PushConsumer reads it, and"
+            " `penstock topic convert` makes a log topic of one that is empty"
+        )
+    return route
 
 
 def number(answer: RemotingCommand, name: str) -> int:

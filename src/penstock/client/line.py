@@ -15,6 +15,7 @@ from penstock.words import FRAME_BYTES_MAX, PREFIX_BYTES
 
 SHORT_BYTES = 4_096
 FRESH_S = 0.001  # after an answer: a line that breaks so soon would as well break a moment later, on its way
+WAIT_MAX_S = 1_000_000.0  # of one call to the system, which counts milliseconds in 31 bits: eleven days
 _MICROS = 1_000_000  # a second
 _TIMEVAL = Struct("@ll")
 
@@ -132,6 +133,7 @@ class Line:
 
     def _wait_at_most(self, seconds: float) -> None:
         """Set how long one call to the system may take, when the time set before is not about the same."""
+        seconds = min(seconds, WAIT_MAX_S)
         if not 0.9 * self._patience <= seconds <= self._patience:
             self._patience = seconds
             if self._tls:  # a read of the system's is not one of ours
@@ -165,7 +167,7 @@ def connect(address: tuple[str, int], timeout_s: float, security: Security) -> s
     context = security.context
     connection = None
     try:
-        connection = socket.create_connection(address, timeout_s)
+        connection = socket.create_connection(address, min(timeout_s, WAIT_MAX_S))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection if context is None else context.wrap_socket(connection, server_hostname=address[0])
     except (OSError, ValueError) as error:

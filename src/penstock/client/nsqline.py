@@ -8,7 +8,7 @@ import ssl
 import time
 
 from penstock.client import nsqframes
-from penstock.client.line import connect, quiet
+from penstock.client.line import WAIT_MAX_S, connect, quiet
 from penstock.client.nsqframes import FrameParser, refusal
 from penstock.client.routes import NSQ_PORT
 from penstock.errors import ConnectionLost, TimedOut
@@ -58,7 +58,7 @@ class NsqLine:
         """The answer to a command. BrokerRefused; TimedOut and ConnectionLost leave the line unusable."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._socket.settimeout(timeout_s)
+            self._socket.settimeout(min(timeout_s, WAIT_MAX_S))
             self._socket.sendall(command)
             while True:
                 data = self._socket.recv(65_536)
@@ -71,7 +71,7 @@ class NsqLine:
                         return frame.data
                 if self._parser.error is not None:
                     raise self._parser.error
-                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+                self._socket.settimeout(min(max(deadline - time.monotonic(), 0.001), WAIT_MAX_S))
         except TimeoutError:
             raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from None
         except OSError as error:

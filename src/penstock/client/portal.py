@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from importlib import import_module
 from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+STILL_S = 1.0  # for the loop to stand still in, when the program ends
 
 _lock = threading.RLock()  # a signal handler may come while its own thread has it
 _current: Portal | None = None
@@ -26,15 +30,39 @@ class Portal:
         self.loop = _new_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-client", daemon=True)
         self._thread.start()
+        self._ended = False
+        self._still = threading.Lock()  # what the loop waits for once the program has ended
 
     def run(self, work: Coroutine[object, None, T]) -> T:
         """The result of a coroutine, waited for. An interrupt cancels it."""
+        ended = self._ended
         future = self.begin(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+        finally:
+            if ended:
+                self.stand_still()
+
+    def stand_still(self) -> None:
+        """Let the loop do nothing more, but for who asks it to. Its thread must not come back to Python while the interpreter
+        goes: uvloop then asks one that is gone for a lock, and the process ends by SIGSEGV.
+        """
+        if self._ended:
+            return
+        self._ended = self._still.acquire()
+        stands = threading.Event()
+
+        def wait() -> None:
+            stands.set()
+            with self._still:
+                """Who asks for something lets go of it."""
+
+        with suppress(RuntimeError):  # the loop is closed
+            self.soon(wait)
+            stands.wait(STILL_S)
 
     def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """The result of a plain function that must run in the loop's thread."""
@@ -58,6 +86,9 @@ class Portal:
         if self.is_here():
             work.close()
             raise RuntimeError("a blocking call inside the client's own event loop; use penstock.aio there")
+        if self._ended:
+            self._ended = False
+            self._still.release()
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
@@ -79,6 +110,14 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _ending() -> None:
+    if _current is not None and _current.pid == os.getpid():
+        _current.stand_still()
+
+
+atexit.register(_ending)  # when this is imported: before a program says what it does at its end, so behind that
 
 
 def portal() -> Portal:

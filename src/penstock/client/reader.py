@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from penstock.client import requests
-from penstock.client.conversation import LONGEST_S, OK, Conversation, Directory, checked, number
+from penstock.client.conversation import OK, Conversation, Directory, checked, number, of_log
 from penstock.client.line import Line
 from penstock.client.requests import Pull
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route
@@ -62,7 +62,8 @@ class LogReader:
 
     `registry` is one or more name servers, ``a:9876;b:9876``; every call is done or fails within `timeout_s` seconds.
     With `slaves` records are fetched at a slave, where the broker has one that has them, else as ever.
-    Calls raise NoRoute for an unknown topic, BrokerRefused for an error answer, ConnectionLost and TimedOut.
+    Calls raise NoRoute for an unknown topic, ClientError for a queue topic, BrokerRefused for an error answer,
+    ConnectionLost and TimedOut.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class LogReader:
         security: Security | str | Path | None = None,
         slaves: bool = False,
     ) -> None:
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s is above 0, not {timeout_s}")
         self._security = security_of(security)
-        self._directory = Directory(registry)
-        self._timeout_s = min(timeout_s, LONGEST_S)
+        self._directory = Directory(registry, "any")  # so that queue topics can be told from none
+        self._timeout_s = timeout_s
         self._slaves = slaves
         self._left_s: dict[
             tuple[str, int], float
@@ -249,7 +252,7 @@ class LogReader:
             if route is None or fresh or self._is_old(topic):
                 route = self._converse(self._directory.find_route(topic))
                 self._asked_s[topic] = time.monotonic()
-            return route
+            return of_log(route)
 
     def _is_old(self, topic: str) -> bool:
         return time.monotonic() - self._asked_s.get(topic, -math.inf) > ROUTE_MS / 1000

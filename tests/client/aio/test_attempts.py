@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 import penstock
+from client.steps import Answer, peer
 from penstock.aio import Producer
 from penstock.client.aio.attempts import Attempts
+from penstock.client.aio.cluster import Cluster
 from penstock.client.results import SendStatus
-from penstock.client.routes import MessageQueue
-from penstock.errors import BrokerRefused, NoRoute
+from penstock.client.routes import MessageQueue, Route
+from penstock.errors import BrokerRefused, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.testing import Broker
+from penstock.wire.remoting import RemotingCommand
 
 Fresh = Callable[[str], str]
 
@@ -63,6 +68,47 @@ async def test_a_queue_whose_broker_is_away(registry: str, fresh: Fresh) -> None
             await producer.attempts.address(MessageQueue(topic, "nobody", 0))
         with pytest.raises(NoRoute):
             producer.attempts.nsq_address(await producer.attempts.route(topic), MessageQueue(topic, "nobody", 0))
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_registry_that_is_away_for_the_first_send(
+    registry: str, fresh: Fresh, idempotent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(registry, idempotent=idempotent, send_timeout_s=300) as producer:
+        cluster, asked = producer.attempts.cluster, []
+
+        async def route(topic: str, **more: Any) -> Route:
+            asked.append(topic)
+            if len(asked) < 4:
+                raise NotConnected("gone") if len(asked) % 2 else NoRoute("not known yet")
+            return await Cluster.route(cluster, topic, **more)
+
+        monkeypatch.setattr(cluster, "route", route)
+        assert (await producer.send(Message(fresh("patient"), b"x"))).status is SendStatus.SEND_OK
+        assert len(asked) >= 4
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_name_servers_that_say_nothing_take_no_more_than_the_time_of_a_send(idempotent: bool) -> None:
+    asked: list[str] = []
+
+    def silent(name: str) -> Answer:
+        async def answer(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+            asked.append(name)
+
+        return answer
+
+    async with (
+        peer(silent("a")) as a,
+        peer(silent("b")) as b,
+        Producer(f"{a};{b}", send_timeout_s=100, idempotent=idempotent) as producer,
+    ):
+        for _ in range(2):
+            with pytest.raises(TimedOut, match="no name server says where it is"):
+                await producer.send(Message("T", b""), timeout_s=0.04)
+        with pytest.raises(TimedOut, match="no name server says where it is"):
+            await producer.request(Message("T", b""), 0.04)
+    assert asked == ["a", "b", "a"]  # one that was silent is asked last
 
 
 @pytest.mark.parametrize("idempotent", [False, True])

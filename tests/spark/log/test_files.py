@@ -43,3 +43,11 @@ def test_every_record_lies_in_one_piece(store: Path, piece_bytes: int) -> None:
                 assert not isinstance(part, Damage)
                 count += decoder.count
     assert count == 100
+
+
+def test_more_partitions_than_a_driver_can_hold_are_refused(store: Path) -> None:
+    assert len(cut(find(str(store)), 1 << 30, 10**18)) == sum(segment.end for segment in find(str(store)))
+    huge = [segment._replace(end=1 << 30) for segment in find(str(store))]
+    for piece_bytes, least in ((1, None), (1 << 20, 10**18)):
+        with pytest.raises(ConfigError, match="Spark partitions: 1000000 at most"):
+            cut(huge, piece_bytes, least)

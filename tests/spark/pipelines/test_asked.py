@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.pipelines import archive, redrive, replay, search, stats
+from penstock.spark.pipelines import archive, audit, redrive, reindex, replay, search, stats, tables
 from penstock.spark.pipelines.asked import bound_ms, complete
 
 
@@ -18,6 +21,24 @@ def test_what_is_given_wins_and_a_wrong_name_is_an_error() -> None:
     assert complete({"a": 1}, {"a": 0, "b": 2}) == {"a": 1, "b": 2}
     with pytest.raises(TypeError, match="'colour'"):
         stats.run(None, colour="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda store: audit.run(None, store, split_bytes=0),
+        lambda store: reindex.run(None, store, to=store / "to", split_bytes=0),
+        lambda store: search.run(None, path=store, key="k", limit=-1),
+        lambda store: archive.run(None, "t", store / "to", file_records=0),
+        lambda store: archive.run(None, "t", store / "to", group="no group"),
+        lambda store: tables.compact(store / "to", "t", 1),
+        lambda store: stats.run(None, ["t"], window=f"{10**20}h"),
+    ],
+)
+def test_what_a_job_could_do_nothing_with_is_refused_first(run: Callable[[Path], object], good: Path) -> None:
+    with pytest.raises(ConfigError):
+        run(good)
+    assert not (good / "to").exists()
 
 
 def test_limits_in_time() -> None:

@@ -12,6 +12,7 @@ import pytest
 from spark_logs import copy, files, write_log
 from spark_records import Record
 
+from penstock.errors import ConfigError, Locked
 from penstock.spark.kernel import batches, numpydecode
 from penstock.spark.kernel.buffers import ENTRY
 from penstock.spark.pipelines import audit, reindex
@@ -64,6 +65,32 @@ def test_a_killed_reindex_goes_on(good: Path, tmp_path: Path, monkeypatch: pytes
     assert (result.resumed, result.records) == (len(parts) - 1, 350)
     assert files(tmp_path / "consumequeue") == files(good / "consumequeue")
     assert not (tmp_path / ".parts").exists()
+
+
+def test_one_run_at_a_time_writes_to_a_folder(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = []
+
+    def meanwhile(*_: object) -> tuple[int, int]:
+        for swap in (False, True):
+            with pytest.raises(Locked, match="another reindex run") as caught:
+                reindex.run(None, store, to=tmp_path / "to", swap=swap)
+            refused.append(caught.value)
+        return 0, 0
+
+    store = copy(good, tmp_path / "store")
+    with monkeypatch.context() as patch:
+        patch.setattr(reindex, "_write_queues", meanwhile)
+        reindex.run(None, store, to=tmp_path / "to")
+    assert len(refused) == 2
+    assert reindex.run(None, store, to=tmp_path / "to", swap=True).entries == 350
+
+
+def test_a_store_is_not_written_over(good: Path, tmp_path: Path) -> None:
+    store = copy(good, tmp_path / "store")
+    before = files(store / "consumequeue")
+    with pytest.raises(ConfigError, match="is a store folder"):
+        reindex.run(None, good, to=store)
+    assert files(store / "consumequeue") == before
 
 
 def test_a_segment_that_was_brought_back_since_is_read_again(

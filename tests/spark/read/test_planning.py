@@ -223,3 +223,12 @@ def test_pieces_cover_the_ranges_once_in_order(sizes: list[int], least: int | No
         assert len(pieces) >= min(least, sum(sizes))
     if most:
         assert all(p.end - p.start <= most for p in pieces)
+
+
+def test_more_partitions_than_a_driver_can_hold_are_refused() -> None:
+    few, many = [Range(A0, 0, 30)], [Range(A0, 0, 3_000_000), Range(B0, 5, 3_000_000_000)]
+    assert len(planning.cut(few, 10**18, None)) == 30
+    assert 1_000 <= len(planning.cut(many, 1_000, None)) <= 1_002
+    for least, most in ((10**18, None), (None, 1), (2_000_000, 10**18)):
+        with pytest.raises(ConfigError, match="Spark partitions: 1000000 at most"):
+            planning.cut(many, least, most)

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from penstock.client.aio.cluster import Cluster
@@ -132,6 +133,22 @@ class Attempts:
         self._templates[topic] = time.monotonic() + TEMPLATE_S, template
         return template
 
+    async def route_by(self, topic: str, deadline: float) -> Route:
+        """The same, by this time of the loop's clock: of several name servers each may be silent. TimedOut."""
+        known = self.known_route(topic)
+        if known is not None:
+            return known
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.route(topic)
+        except TimeoutError:
+            raise TimedOut(f"not sent to {topic} in time: no name server says where it is") from None
+
+    async def _refresh(self, topic: str, deadline: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self.cluster.refresh(topic)
+
     async def send(
         self,
         sent: Outgoing,
@@ -163,7 +180,7 @@ class Attempts:
                     raise
             # A new topic has fewer queues than was thought: nothing is stored, and by now it is known how many.
             self._templates.pop(message.topic, None)
-            await self.cluster.refresh(message.topic)
+            await self._refresh(message.topic, deadline)
             return await self._send_once(sent, deadline, queue, selector)
         avoid: str | None = None
         attempt, unsure = 0, sent.unsure
@@ -171,8 +188,8 @@ class Attempts:
         while True:
             to: MessageQueue | None = None
             try:
+                route = await self.route_by(message.topic, deadline)
                 to, free = await self.choose(message, queue, selector, avoid)
-                route = await self.route(to.topic)
                 left = deadline - loop.time()
                 if left <= 0:
                     raise TimedOut(f"not sent to {to.topic} in time")
@@ -199,7 +216,7 @@ class Attempts:
                 if refused is False and isinstance(error, BrokerRefused) and "is a queue topic" in error.remark:
                     self._made_as_queue.add(message.topic)  # a rule of the broker's says what kind it will be
                 if not self.settings.nsqd:
-                    await self.cluster.refresh(message.topic)
+                    await self._refresh(message.topic, deadline)
                 if to is not None and isinstance(error, BrokerRefused) and error.code == ResponseCode.NO_PERMISSION:
                     forbidden.add(to.broker)
                     if not free or not await self._has_other(message.topic, forbidden):
@@ -219,7 +236,7 @@ class Attempts:
     ) -> SendReceipt:
         """Send under a number until there is a receipt, or no time left; always to the same queue."""
         loop, message = asyncio.get_running_loop(), sent.messages[0]
-        to, _ = await self.choose(message, queue, selector, None)
+        to = await self._choose_once(message, queue, selector, deadline)
         numbers = self._numbered.get(to)
         if numbers is None:
             numbers = self._numbered[to] = Numbers()
@@ -252,10 +269,26 @@ class Attempts:
                     lost = isinstance(error, (ConnectionLost, TimedOut))
                 await asyncio.sleep(pause)
                 if lost or pause > 2 * BUSY_WAIT_S:  # another broker may serve the queue by now
-                    await self.cluster.refresh(message.topic)
+                    await self._refresh(message.topic, deadline)
                 pause = min(2 * pause, 1.0)
         finally:
             numbers.end(number)
+
+    async def _choose_once(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, deadline: float
+    ) -> MessageQueue:
+        """The queue of a send that goes to no other: while nobody says which there are, it is asked again."""
+        pause = BUSY_WAIT_S
+        while True:
+            try:
+                await self.route_by(message.topic, deadline)
+                return (await self.choose(message, queue, selector, None))[0]
+            except (ConnectionLost, NoRoute, TimedOut) as error:
+                if asyncio.get_running_loop().time() + pause >= deadline:
+                    raise
+                log.info("send to %s: %s", message.topic, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, BUSY_WAIT_MAX_S)
 
     async def _has_other(self, topic: str, forbidden: set[str]) -> bool:
         """Whether a topic can be written to at another broker than these."""

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from penstock.client.aio.connection import Connection
 from penstock.client.aio.outages import Outages
-from penstock.client.conversation import OK, Conversation, Directory, checked
+from penstock.client.conversation import OK, Conversation, Directory, checked, of_log
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.clock import Clock
 from penstock.errors import NOT_OPEN, ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
@@ -184,6 +184,8 @@ class Cluster:
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            conversation.close()
 
     async def ask_queue(
         self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = OK
@@ -227,9 +229,7 @@ class Cluster:
         route = self.routes.get(topic)
         if route is None or fresh:
             route = await self._converse(self._directory.find_route(topic, "queue" if kind == "queue" else None))
-        if kind == "log" and route.kind == "queue":
-            raise ClientError(f"{topic!r} is a queue topic, which has no offsets: read it with a PushConsumer")
-        return route
+        return of_log(route) if kind == "log" else route
 
     async def refresh(self, topic: str) -> None:
         """Ask for a route again; while no name server answers the old one stays."""

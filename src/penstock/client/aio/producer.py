@@ -18,8 +18,8 @@ from penstock.client.aio.lanes import Lanes
 from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.aio.requestreply import Requester
 from penstock.client.aio.tracing import Tracer
-from penstock.client.conversation import LONGEST_S
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, Waiting, WhenFull, blocks
+from penstock.client.line import WAIT_MAX_S
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import NSQ_PORT, Json, MessageQueue, direct
 from penstock.client.sending import COMPRESS_OVER_BYTES
@@ -88,7 +88,6 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         check_group(group)
-        send_timeout_s = min(send_timeout_s, LONGEST_S)
         if not (send_timeout_s > 0 and retries >= 0):
             raise ValueError("send_timeout_s is above 0, retries is not below it")
         if not 0 <= linger_ms < send_timeout_s * 1000:
@@ -217,9 +216,9 @@ class Producer:
         be consumed. ValueError for a
         queue topic, where nobody can reply.
         """
-        timeout_s = min(timeout_s, LONGEST_S)
+        timeout_s = min(timeout_s, WAIT_MAX_S)
         deadline = asyncio.get_running_loop().time() + timeout_s
-        if (await self.attempts.route(message.topic)).nsq:
+        if (await self.attempts.route_by(message.topic, deadline)).nsq:
             raise ValueError(f"{message.topic!r} is a queue topic, where nobody can reply")
         sent, reply = await self._requester.prepare(message, timeout_s)
         try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.log import checkpoint
+from penstock.spark.read import planning
 from penstock.wire import layout
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _written(fd: int, segment: LogSegment) -> int:
 def cut(segments: Sequence[LogSegment], piece_bytes: int, least: int | None) -> list[list[Piece]]:
     """The segments as runs of about equal size, in order: at least `least` of them, each `piece_bytes` at most."""
     total = sum(segment.end for segment in segments)
-    count = max(-(-total // piece_bytes), least or 1, 1)
+    count = max(min(max(-(-total // piece_bytes), least or 1), total), 1)
+    planning.check_count(count, f"{total} bytes of log")
     borders = [total * n // count for n in range(count + 1)]
     runs: list[list[Piece]] = []
     for low, high in pairwise(borders):

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from penstock.client.subscriptions import check_topic
+from penstock.client.subscriptions import check_group, check_topic
 from penstock.errors import ConfigError
 from penstock.spark import schema
 from penstock.spark.pipelines import manifest, tables
-from penstock.spark.pipelines.asked import complete
+from penstock.spark.pipelines.asked import at_least, complete
 from penstock.spark.pipelines.parallel import SMALL_MESSAGES, Progress, started
 from penstock.spark.read import planning
 from penstock.spark.read.options import SourceOptions, parse
@@ -107,6 +107,7 @@ def run(
     job = complete(asked, DEFAULTS)
     table, file_records = job["table"], job["file_records"]
     tables.check(table)
+    at_least(1, "file_records", file_records)
     folder = Path(to).absolute()
     options = _options(topic, job)
     if job["dry_run"]:
@@ -137,6 +138,10 @@ def _options(topic: str, job: Asked) -> SourceOptions:
         check_topic(topic)
     except ValueError as error:  # "a,b" would be two, read as one wishes, and archived under notes of neither
         raise ConfigError(str(error), "archive one topic at a time") from None
+    try:
+        check_group(job["group"] or "none")
+    except ValueError as error:  # the broker would say so when all is archived
+        raise ConfigError(str(error)) from None
     schema.columns(names=job["columns"])
     return parse(
         {

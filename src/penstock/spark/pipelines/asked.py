@@ -19,6 +19,12 @@ def complete(given: T, defaults: T) -> T:
     return cast(T, {**defaults, **given})
 
 
+def at_least(least: int, name: str, number: int) -> None:
+    """`ConfigError` for a number with which nothing, or nothing that is meant, would be done."""
+    if not number >= least:
+        raise ConfigError(f"{name} is {least} or more, not {number}")
+
+
 def bound_ms(text: str) -> int | None:
     """A limit in store time: ISO 8601 or milliseconds; None without one. `ConfigError` for any other text."""
     try:

@@ -38,6 +38,7 @@ from penstock.spark.log.derive import LogWindow
 from penstock.spark.log.files import Damage, LogSegment, Piece
 from penstock.spark.log.indexfile import IndexFile
 from penstock.spark.log.queuefile import QueueFiles
+from penstock.spark.pipelines.asked import at_least
 from penstock.spark.pipelines.auditpage import audit_page
 from penstock.spark.pipelines.findings import AuditResult, MessageFinding, PieceAudit
 from penstock.spark.pipelines.judge import Judge
@@ -73,6 +74,7 @@ def run(
     folder = Path(store).absolute()
     if not (folder / "commitlog").is_dir():
         raise ConfigError(f"{folder} is no store folder: it has no folder commitlog")
+    at_least(1, "split_bytes", split_bytes)
     durable, moving = logfiles.durable_end(folder), (folder / "abort").exists()
     segments = logfiles.find(str(folder))
     delays = delay_levels(message_delay_level)

@@ -16,6 +16,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
 from penstock.spark.log.indexfile import INDEX_ENTRY
+from penstock.spark.pipelines.asked import at_least
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 from penstock.wire import layout
 from penstock.wire.record import INDEX_HEAD
@@ -80,12 +82,14 @@ def run(
 ) -> ReindexResult:
     """Make consume queues and key index of a store's folder in `to` (default: `<store>/reindex`).
 
-    With `swap` they take the place of those there are. Raises `Locked` when a broker runs on the folder.
+    With `swap` they take the place of those there are. Raises `Locked` when a broker runs on the folder, or
+    another run writes to `to`.
     """
     began = time.monotonic()
     folder = Path(store).absolute()
     if not (folder / "commitlog").is_dir():
         raise ConfigError(f"{folder} is no store folder: it has no folder commitlog")
+    at_least(1, "split_bytes", split_bytes)
     out = Path(to).absolute() if to else folder / "reindex"
     segments = logfiles.find(str(folder))
     runs = logfiles.cut(segments, split_bytes, None)
@@ -95,10 +99,16 @@ def run(
         return ReindexResult(
             str(folder), str(out), about, 0, 0, 0, 0, 0, False, True, round(time.monotonic() - began, 3)
         )
-    held = _lock_store(folder) if swap else None
-    try:
+    if (out / "commitlog").is_dir():
+        raise ConfigError(
+            f"{out} is a store folder: what is there would go", "another --to; --swap puts the new files in place"
+        )
+    with ExitStack() as held:
+        if swap:
+            held.enter_context(_locked(folder / "lock", os.O_RDWR | os.O_CREAT, f"{folder} is in use by a broker"))
         parts = out / ".parts"
         parts.mkdir(parents=True, exist_ok=True)
+        held.enter_context(_locked(out, os.O_RDONLY, f"another reindex run writes to {out}"))
         delays = delay_levels(message_delay_level)
         paths = [parts / _part_name(run) for run in runs]
         pairs = list(zip(paths, runs, strict=True))
@@ -122,9 +132,6 @@ def run(
         shutil.rmtree(parts)
         if swap:
             _swap(folder, out)
-    finally:
-        if held is not None:
-            os.close(held)
     records, damaged = (sum(one[name] for one in found) for name in ("records", "damaged"))
     return ReindexResult(
         str(folder), str(folder if swap else out), records, queues, entries, keys, damaged, resumed, swap, False,
@@ -291,15 +298,18 @@ def _estimate(segments: list[logfiles.LogSegment]) -> int:
     return found * sum(segment.end for segment in segments) // max(sample.end, 1)
 
 
-def _lock_store(folder: Path) -> int:
-    """Take the store's lock, as a broker would."""
-    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+@contextmanager
+def _locked(path: Path, flags: int, why: str) -> Iterator[None]:
+    """With a file's or folder's lock, as a broker takes the one of its store. `Locked` when another process has it."""
+    fd = os.open(path, flags, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Locked(why) from None
+        yield
+    finally:
         os.close(fd)
-        raise Locked(f"{folder} is in use by a broker") from None
-    return fd
 
 
 def _swap(folder: Path, out: Path) -> None:

@@ -22,7 +22,7 @@ from penstock.spark.log.files import LogSegment, Piece
 from penstock.spark.log.options import LogOptions
 from penstock.spark.log.options import parse as parse_log
 from penstock.spark.pipelines import manifest
-from penstock.spark.pipelines.asked import bound_ms, complete
+from penstock.spark.pipelines.asked import at_least, bound_ms, complete
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def run(spark: Spark, *, progress: Progress | None = None, **asked: Unpack[Asked
     began = time.monotonic()
     job = complete(asked, DEFAULTS)
     path, archive, limit = job["path"], job["archive"], job["limit"]
+    at_least(0, "limit", limit)
     if not path and not archive:
         raise ConfigError("nothing to search in", "give a log, an archive, or both")
     if archive and not Path(archive).is_dir():

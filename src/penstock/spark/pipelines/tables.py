@@ -24,6 +24,7 @@ from urllib.parse import quote
 from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError
 from penstock.spark.pipelines import manifest
+from penstock.spark.pipelines.asked import at_least
 from penstock.spark.read.planning import Offsets, Range
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ def compact(folder: Path, topic: str, most: int) -> tuple[int, int]:
     archive or compaction removes those that another file holds. Until then a reader of the bare folder sees rows
     twice; readers of a Delta table never do (its own compaction is used, in one transaction).
     """
+    at_least(2, "records", most)
     _refuse_listed(folder, topic)
     remove_contained(folder, topic)
     joined = joinable(folder, topic, most)

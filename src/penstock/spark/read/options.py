@@ -295,7 +295,7 @@ def _flag(text: str, option: Option) -> bool:
 
 def _whole(text: str, option: Option) -> int:
     if not re.fullmatch(r"\s*\d{1,18}\s*", text, re.ASCII):
-        raise ValueError("must be a whole number")
+        raise ValueError("must be a whole number of at most 18 digits")
     return int(text)
 
 

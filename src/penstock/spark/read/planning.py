@@ -27,6 +27,10 @@ Offsets = dict[MessageQueue, int]
 FROM = "+from"
 
 
+# More would not fit into the driver's memory, long before Spark could run them.
+PARTITIONS_MAX = 1_000_000
+
+
 class DataLoss(PenstockError):
     """Offsets that were to be read are gone."""
 
@@ -364,6 +368,7 @@ def between(start: Json, end: Json, options: SourceOptions) -> list[Range]:
 def cut(ranges: list[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
     """The same ranges in pieces: at least so many, or of at most so many messages; the same cuts every time."""
     total = sum(r.end - r.start for r in ranges)
+    check_count(min(max(min_partitions or 0, total // (max_records or total or 1)), total), f"{total} messages")
     pieces = []
     for r in ranges:
         size = r.end - r.start
@@ -376,3 +381,12 @@ def cut(ranges: list[Range], min_partitions: int | None, max_records: int | None
         edges = [r.start + size * i // parts for i in range(parts + 1)] if parts else [r.start]
         pieces += [Range(r.queue, a, b) for a, b in pairwise(edges) if a < b]
     return pieces
+
+
+def check_count(count: int, what: str) -> None:
+    """ConfigError when these would be more partitions than a driver can hold."""
+    if count > PARTITIONS_MAX:
+        raise ConfigError(
+            f"{what} in {count} Spark partitions: {PARTITIONS_MAX} at most",
+            "give a smaller minPartitions, or let each partition have more (maxRecordsPerPartition, splitBytes)",
+        )
