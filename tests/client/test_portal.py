@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.client.portal import Portal, portal
 
 
@@ -104,9 +106,9 @@ producer = Producer(sys.argv[1]).start()
 
 
 def test_the_loop_stands_still_when_the_program_ends(registry: str, fresh: Callable[[str], str]) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", ENDS, registry, fresh("ends")], capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-c", ENDS, registry, fresh("ends")]
+    where = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parent.parent)}
+    told = subprocess.run(command, capture_output=True, text=True, env=where, timeout=120)
     assert (told.stdout, told.returncode, told.stderr) == ("stands still\nSEND_OK\n", 0, "")
 
 
