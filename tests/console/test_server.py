@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from uvicorn.server import ServerState
@@ -78,6 +80,19 @@ def test_it_ends_at_once_with_pages_open_and_gives_way_to_others(broker: Broker,
     assert b"Traceback" not in told
 
 
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a console, whose broker nobody asks."""
+    config = config_of(console_of(Settings(broker="localhost:1"), PLAIN))
+    config.load()
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(lambda: config.http_protocol_class(config, ServerState(), {}), "127.0.0.1", 0)
+    async with listener:
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        yield reader, writer
+        writer.close()
+
+
 GET = b"GET /static/none HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
@@ -89,25 +104,14 @@ GET = b"GET /static/none HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 )  # fmt: skip
 async def test_a_request_that_does_not_arrive_ends_its_connection(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PATIENCE_S", 0.2 if len(said) < 1_000 else 1_000.0)
-    config = config_of(console_of(Settings(broker="localhost:1"), PLAIN))
-    config.load()
-    loop = asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: config.http_protocol_class(config, ServerState(), {}), "127.0.0.1", 0)
-    async with listener:
-        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    async with connected() as (reader, writer):
         writer.write(said)
         told = await asyncio.wait_for(reader.read(), 60)
         assert told.count(b"HTTP/1.1 404") <= PIPELINED_MAX + 1
-        writer.close()
 
 
-async def test_a_request_that_arrives_in_pieces_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of(console_of(Settings(broker="localhost:1"), PLAIN))
-    config.load()
-    loop = asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: config.http_protocol_class(config, ServerState(), {}), "127.0.0.1", 0)
-    async with listener:
-        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+async def test_a_request_that_arrives_in_pieces_is_answered() -> None:
+    async with connected() as (reader, writer):
         form = b"POST /do/none HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70_000
         for said in (GET + b"\r\n", form, GET + b"\r\n"):
             for at in range(0, len(said), 20_000):
@@ -116,4 +120,3 @@ async def test_a_request_that_arrives_in_pieces_is_answered(monkeypatch: pytest.
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
             await reader.readexactly(length)
-        writer.close()
