@@ -13,6 +13,7 @@ import pytest
 
 from fronts.nsq_peer import NsqPeer, mpub, sized
 from penstock import Admin, Message, Producer
+from penstock.app import Server
 from penstock.client.reader import LogReader
 from penstock.testing import Broker
 from penstock.wire.record import iter_records
@@ -226,6 +227,10 @@ def test_what_is_due_during_a_pause_waits_for_its_end(broker: Broker, topic: byt
         (channel,) = row["channels"]
         return row["depth"], channel["depth"] + channel["in_flight_count"], channel["deferred_count"]
 
+    def is_held(server: Server) -> bool:
+        assert server.broker is not None
+        return topic in server.broker.queueing.deferral.held
+
     peer, reader = NsqPeer(broker.nsq), NsqPeer(broker.nsq)
     peer.publish(topic, b"first")
     reader.subscribe(topic, b"c", 10)
@@ -236,7 +241,12 @@ def test_what_is_due_during_a_pause_waits_for_its_end(broker: Broker, topic: byt
     post("pause")
     if during:
         assert peer.ask(late) == b"OK"
-    eventually(lambda: depths() == (1, 0, 0), 60, "it is not due")
+    # Of a log it is a message of the topic by then; of a queue topic it is its channels' own, and not emptied with the topic.
+    if topic.startswith(b"events"):
+        eventually(lambda: depths() == (1, 0, 0), 60, "it is not due")
+    else:
+        eventually(lambda: broker.call(is_held), 60, "it is not due")
+        assert depths() == (0, 0, 1)
     post("unpause")
     assert reader.message().body == b"late"
     for one in (peer, reader):

@@ -47,7 +47,7 @@ def window_ms(text: str) -> int:
     """Milliseconds of a window such as 30s, 5m, 1h or 1d; `all` is one window."""
     if text == "all":
         return 0
-    if not re.fullmatch(r"\d{1,9}", text[:-1], re.ASCII) or text[-1:] not in _UNITS or not int(text[:-1]):
+    if not re.fullmatch(r"\d{1,18}", text[:-1], re.ASCII) or text[-1:] not in _UNITS or not int(text[:-1]):
         raise ConfigError(f"window {text!r} is none", "30s, 5m, 1h, 1d or all")
     span = int(text[:-1]) * _UNITS[text[-1]]
     if span > _WINDOW_MS_MAX:
