@@ -20,6 +20,7 @@ COMPILED = [
     "penstock.client.received",
     "penstock.client.sending",
     "penstock.client.window",
+    "penstock.clock",
     "penstock.delivery.channel",
     "penstock.delivery.cursor",
     "penstock.delivery.slots",

@@ -23,13 +23,13 @@ ARROWS = arrows(TREES)
 # functions and those for type checkers, too. The root is the public face: it takes names from wherever they are.
 FLOORS = {
     "errors": -1, "limits": -1, "msgid": -1, "faults": 0, "logs": 0, "notify": 0,
-    "charts": 0, "histogram": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 0, "config": 0,
+    "charts": 0, "histogram": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 1, "config": 0,
     "security": 2, "tls": 1, "tlsconnection": 2, "wire": 1, "disk": 1,
     "access": 2,
     "delivery": 2, "log": 2, "schedule": 2,
     "broker": 3, "registry": 3,
     "fronts": 4,
-    "net": 5,
+    "admission": 1, "net": 5,
     "listeners": 5, "httpd": 6, "registration": 6, "statsd": 6, "authority": 6,
     "process": 6, "app": 7, "reload": 7, "serve": 8, "embedded": 8, "supervisor": 9, "testing": 9,
     # wings

@@ -18,11 +18,10 @@ import pytest
 
 from fronts.nsq_peer import NsqPeer, sized
 from fronts.raw_peer import RawPeer
-from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.table import Table
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.faults import FAULTS_IN_A_ROW_MAX, Faults
-from penstock.limits import Limits
 from penstock.net import READ_BYTES
 from penstock.testing import Broker
 from penstock.wire import remoting
@@ -236,18 +235,18 @@ def test_a_role_that_raises_ends_neither_turn_nor_timer(caplog: pytest.LogCaptur
 
         def spoil(server: Any) -> None:
             queueing, schedule = server.broker.queueing, server.broker.schedule
-            moving, pop_due = queueing.moving, schedule.pop_due
+            table, pop_due = queueing.table, schedule.pop_due
 
             class Raising:
-                """What the end of a turn looks at first."""
+                """What the end of a turn looks at last."""
 
                 def __getattr__(self, name: str) -> object:
                     state["left"] -= 1
                     if not state["left"]:
-                        queueing.moving = moving
+                        queueing.table = table
                     raise RuntimeError("by order of the test")
 
-            queueing.moving = Raising()
+            queueing.table = Raising()
             schedule.pop_due = lambda now_ms, limit: 1 // 0 if state["left"] else pop_due(now_ms, limit)
 
         broker.call(spoil)
@@ -494,23 +493,6 @@ def test_large_frames_of_all_connections_share_one_bound() -> None:
         assert broker.call(lambda server: server.net.waiting_bytes) < 1 << 20
 
 
-def test_addresses_of_other_machines_have_a_limit_of_their_own_and_loopback_has_none() -> None:
-    assert Limits().memory_bytes > 1 << 20
-
-    def count(server: Any) -> tuple[list[bool], list[bool]]:
-        net = server.net
-        strangers = [net.admit(f"192.0.2.7:{port}") for port in range(4)]
-        neighbours = [net.admit(f"127.0.0.1:{port}") for port in range(4)]
-        net.dismiss("192.0.2.7:0")
-        strangers.append(net.admit("192.0.2.7:9"))
-        return strangers, neighbours
-
-    with Broker(max_connections_per_address=3) as broker:
-        strangers, neighbours = broker.call(count)
-        assert strangers == [True, True, True, False, True]
-        assert neighbours == [True] * 4
-
-
 def test_an_id_that_no_number_holds_is_not_in_flight() -> None:
     with Broker() as broker:
         peer = NsqPeer(broker.nsq)
@@ -565,22 +547,19 @@ def test_a_broker_that_cannot_go_on_stops_and_says_why() -> None:
     broker = Broker().start()
 
     def spoil(server: Any) -> None:
-        class Raising(Moving):
-            """What the end of a turn looks at first."""
+        class Raising(Table):
+            """What the end of a turn looks at last."""
 
             @property
-            def leaving(self) -> list[Any]:  # type: ignore[override]
+            def restless(self) -> bool:  # type: ignore[override]
                 raise RuntimeError("by order of the test")
 
-            @leaving.setter
-            def leaving(self, value: list[Any]) -> None: ...
+            @restless.setter
+            def restless(self, value: bool) -> None: ...
 
-            def __len__(self) -> int:
-                return 0
-
-            def settle(self, flushes: object) -> None: ...
-
-        server.broker.queueing.moving = Raising(server.broker.core.sending, lambda channel: None)
+        queueing = server.broker.queueing
+        queueing.table.release()
+        queueing.table = Raising(server.broker.core, queueing.claims)
 
     with pytest.raises(StoreError, match="channels failed 20 times in a row"):
         with RawPeer(broker.remoting) as peer:

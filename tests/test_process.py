@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
+from penstock.delivery.waiters import Owner, Waiter
 from penstock.fronts.front import Front
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
@@ -85,3 +87,25 @@ def test_the_end_of_a_turn_hands_over_what_nobody_waits_for(tmp_path: Path) -> N
     assert b"sent one way" in path.read_bytes()
     assert gathering.segment is None
     broker.close(True)
+
+
+def test_the_next_moment_is_never_missed(tmp_path: Path) -> None:
+    broker, process = running(tmp_path)
+    mono_ms = process.update_time()
+    process.end_turn()
+    idle = process.tick()
+    assert idle > mono_ms
+    broker.queueing.publish(broker.queueing.topic(b"t"), [b"x"], 300)
+    assert process.next_due_ms() <= mono_ms + 300 < idle
+    hold = Waiter(b"queue", cast(Owner, None), mono_ms + 200)
+    assert broker.held_pulls.park(hold)
+    assert process.next_due_ms() <= mono_ms + 200
+    broker.copies.look_at(mono_ms + 100)
+    assert process.next_due_ms() <= mono_ms + 100
+    broker.close(True)
+
+
+def test_a_process_without_a_broker_has_nothing_that_is_due() -> None:
+    process = Process(FakeClock(monotonic_ms=7), pytest.fail, Rights())
+    assert process.update_time() == process.mono_ms == 7
+    assert process.next_due_ms() > 1 << 60

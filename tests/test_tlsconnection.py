@@ -329,7 +329,7 @@ def test_a_thousand_slow_handshakes_hold_nobody_up_and_leave_nothing(
         eventually(lambda: metric(broker, "penstock_connections") <= before)
         for peer in slow:
             peer.close()
-        held = broker.call(lambda server: (server.net.waiting_bytes, server.net._count))
+        held = broker.call(lambda server: (server.net.waiting_bytes, server.net.admission.count))
         assert held == (0, 0)
 
 
@@ -351,22 +351,22 @@ def test_connections_that_shake_hands_count_among_the_others(
     with Broker(**server_certificate.settings, **more) as broker:
         first, second = plain(broker.remoting), plain(broker.remoting)
         first.sendall(bytes([HANDSHAKE]))
-        eventually(lambda: broker.call(lambda server: server.net._count) == 2)
+        eventually(lambda: broker.call(lambda server: server.net.admission.count) == 2)
         with plain(broker.remoting) as third:
             assert third.recv(100) == b""
         assert metric(broker, 'penstock_limit_reached_total{limit="connections"}') == 1
         for peer in (first, second):
             peer.close()
-        eventually(lambda: broker.call(lambda server: server.net._count) == 0)
+        eventually(lambda: broker.call(lambda server: server.net.admission.count) == 0)
         with TlsPeer(broker.remoting, authority.client()) as peer:
             assert peer.send("logs", b"x").code == 0
-            assert broker.call(lambda server: server.net._count) == 1
+            assert broker.call(lambda server: server.net.admission.count) == 1
 
 
 def test_https_gets_in_beyond_the_limit_as_http_does(server_certificate: Certificate, authority: Authority) -> None:
     """Whoever looks why nobody gets in must get in."""
     with Broker(**server_certificate.settings, max_connections=1, https_port=0) as broker, plain(broker.nsq):
-        eventually(lambda: broker.call(lambda server: server.net._count) == 1)
+        eventually(lambda: broker.call(lambda server: server.net.admission.count) == 1)
         host, _, port = broker.addresses["https"].rpartition(":")
         peer = HTTPSConnection(host, int(port), timeout=30, context=authority.client())
         peer.request("GET", "/ping")

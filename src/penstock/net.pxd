@@ -11,6 +11,7 @@ cdef class Connection:
     cdef public bint dirty, to_slave
     cdef bint _counted, _reading, _stopped, _ending, _heard_out, _stops, _closes
     cdef public long long heard_ms
+    cdef int _fd
     cdef long long _memory, _unsent, _filled, _frame_ms, _full_ms
 
     @cython.locals(left=cython.longlong)
@@ -25,8 +26,9 @@ cdef class Connection:
     cdef _reject(self, error)
     cdef _look_at_reading(self)
     cpdef wake(self)
-    @cython.locals(net=Net)
+    @cython.locals(net=Net, sent=cython.longlong)
     cpdef flush(self)
+    cdef long long _send(self, transport, bytes data) except -1
     @cython.locals(net=Net, unsent=cython.longlong)
     cdef _count_unsent(self, transport)
     cdef _end(self, transport)
@@ -43,10 +45,10 @@ cdef class Net:
     cdef public bytearray buffer
     cdef public set connections
     cdef public bint in_turn
-    cdef readonly long long _count
-    cdef dict _by_address, _rejected
+    cdef readonly object admission, admit, dismiss, refuse, rejected
     cdef list _dirty, _servers
-    cdef object _timer
+    cdef object _timer, _call_soon, _last, _update_time, _end_role, _take_jobs, _next_due_ms
+    cdef dict _failing
     cdef long long _timer_ms, _sweep_ms
 
     cpdef count_waiting(self, long long size)

@@ -23,16 +23,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+import cython
+
+from penstock.admission import Admission
 from penstock.disk.job import Job
 from penstock.disk.workers import Workers
 from penstock.errors import WireError
 from penstock.faults import Faults
 from penstock.histogram import Histogram
-from penstock.limits import Limits, is_loopback
+from penstock.limits import Limits
 from penstock.tls import Tls
 from penstock.tlsconnection import TlsConnection
 from penstock.wire.outbox import Part, unwritten
 from penstock.words import MS_A_SECOND
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, send_now
+else:
+    from penstock.octets import address, send_now
 
 log = logging.getLogger("penstock.net")
 
@@ -43,10 +51,7 @@ SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
 ALONE_MS = 20
-_REJECTED_MAX = 1_000  # peers whose last message in the log is remembered
-_REASON_MAX = 200  # characters in the log
 _CLOSING_LOOKS = 100  # whether connections are gone, when the process ends
-SPARE = 16  # connections beyond the limit, of HTTP and of slaves: whoever looks why nobody gets in, and what copies depend on
 BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
 
 
@@ -58,11 +63,11 @@ class Role(Protocol):
 
     @property
     def flush_wanted(self) -> bool: ...
-    def update_time(self) -> None: ...
+    def update_time(self) -> int: ...
     def end_turn(self) -> None: ...
     def take_jobs(self) -> Sequence[Job]: ...
     def tick(self) -> int: ...
-    def next_due_ms(self) -> int | None: ...
+    def next_due_ms(self) -> int: ...
 
 
 class Session(Protocol):
@@ -100,6 +105,7 @@ class Connection:
         self._large: bytearray | None = None
         self._filled = self._frame_ms = self._full_ms = self.heard_ms = 0
         self._ending = self._heard_out = self.dirty = False
+        self._fd = -1  # of a socket that nothing lies between
         self.session: Session | None = None
         self.transport: asyncio.Transport | None = None
 
@@ -110,8 +116,7 @@ class Connection:
         self.remote = f"{address}:{peer[1]}"
         transport.set_write_buffer_limits(high=self._net.limits.max_unread_bytes)
         net: Net = self._net
-        net.role.update_time()
-        self.heard_ms = net.role.mono_ms
+        self.heard_ms = net.role.update_time()
         if self._counted and not net.admit(self.remote, spare=self.to_slave):
             self._counted = False
             if self._refusal:
@@ -123,6 +128,8 @@ class Connection:
         self._take: Callable[[], bytes | list[Part]] = getattr(session, "take_parts", session.take)
         self._stops = hasattr(session, "full")
         self._closes = hasattr(session, "closing")
+        if transport.get_extra_info("sslcontext") is None:
+            self._fd = transport.get_extra_info("socket").fileno()
         net.connections.add(self)
         if self._protocol:
             log.info("client connected protocol=%s peer=%s", self._protocol, self.remote)
@@ -309,12 +316,22 @@ class Connection:
         if transport is None or transport.is_closing():
             return
         if data and not self._ending:
-            transport.writelines(data) if isinstance(data, list) else transport.write(data)
-            self._count_unsent(transport)
+            if isinstance(data, list):
+                transport.writelines(data)
+                self._count_unsent(transport)
+            elif (sent := self._send(transport, data)) < len(data):
+                transport.write(memoryview(data)[sent:])
+                self._count_unsent(transport)
         if self._stopped and not self._full_ms and not getattr(session, "parked", False):
             self._net.loop.call_soon(self._go_on)  # behind what the others have sent
         if self._closes and session.closing and not self._ending:  # type: ignore[attr-defined]
             self._end(transport)
+
+    def _send(self, transport: asyncio.Transport, data: bytes) -> int:
+        """Give the socket what it takes at once, past a transport that holds nothing back: how much that was."""
+        if self._unsent:
+            self._count_unsent(transport)
+        return 0 if self._fd < 0 or self._unsent else send_now(self._fd, address(data), 0, len(data))
 
     def _count_unsent(self, transport: asyncio.Transport) -> None:
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
@@ -395,15 +412,21 @@ class Net:
         self.limits = limits or Limits()
         self.memory_bytes_max = self.limits.memory_bytes
         self.waiting_bytes = 0  # of unfinished large frames and of answers that peers have not taken
+        # What connections ask for, by the part that does it.
+        admission = self.admission = Admission(self.limits, lambda: role.mono_ms, self._no_memory)
+        self.admit, self.dismiss = admission.admit, admission.dismiss
+        self.refuse, self.rejected = admission.refuse, admission.rejected
         self.handshakes = {"done": 0, "slow": 0, "plain": 0, "failed": 0}  # of TLS
-        self._by_address: dict[str, int] = {}
-        self._count = 0
         self.loop = asyncio.get_running_loop()
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
         self.connections: set[Connection] = set()
         self.in_turn = False
         self.mono_ms = role.mono_ms  # of this turn
+        self._call_soon, self._last = self.loop.call_soon, self._end_turn  # what each turn asks for, bound once
+        self._update_time, self._end_role = role.update_time, role.end_turn
+        self._take_jobs, self._next_due_ms = role.take_jobs, role.next_due_ms
+        self._failing = role.faults.failing
         self._dirty: list[Connection] = []
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -412,7 +435,6 @@ class Net:
         self.workers = Workers(self.loop.call_soon_threadsafe, self._finish)
         self.speaker: Connection | None = None  # who was heard last, and since when nobody else
         self.alone_since_ms = 0
-        self._rejected: dict[tuple[str, str], int] = {}
 
     # -- listening -----------------------------------------------------------------------------------------------
 
@@ -453,61 +475,24 @@ class Net:
         _, connection = await self.loop.create_connection(lambda: Peer(self, make), host, port, ssl=tls)
         return connection
 
+    def _no_memory(self) -> bool:
+        return self.waiting_bytes > self.memory_bytes_max
+
     def count_waiting(self, size: int) -> None:
         """So many more bytes wait, or fewer: of unfinished frames, or of answers that peers have not taken."""
         self.waiting_bytes += size
 
-    def admit(self, remote: str, *, spare: bool = False) -> bool:
-        """Whether a connection from this address is within the limits, or (`spare`) a little beyond; counted until `dismiss`."""
-        limits, host = self.limits, remote.rpartition(":")[0]
-        if self._count >= limits.max_connections + (SPARE if spare else 0):
-            return self.refuse("connections", remote)
-        if self.waiting_bytes > self.memory_bytes_max and not spare:
-            return self.refuse("memory", remote)
-        count = self._by_address.get(host, 0)
-        if count >= limits.max_connections_per_address and not is_loopback(host):
-            return self.refuse("address", remote)
-        self._count += 1
-        self._by_address[host] = count + 1
-        return True
-
-    def dismiss(self, remote: str) -> None:
-        """A connection that was admitted is gone."""
-        host = remote.rpartition(":")[0]
-        self._count -= 1
-        count = self._by_address.get(host, 0) - 1
-        if count > 0:
-            self._by_address[host] = count
-        else:
-            self._by_address.pop(host, None)
-
-    def refuse(self, limit: str, remote: str) -> bool:
-        """A connection runs into a limit: count it and say so. False."""
-        self.limits.count(limit)
-        self.rejected(remote, WireError(f"the limit of {limit} is reached: see docs/operate.md, limits"), limit)
-        return False
-
     def broken(self, remote: str, error: BaseException) -> None:
         """A session raised what it should not: its connection ends, the others go on."""
         log.error("session failed peer=%s", remote, exc_info=error)
-
-    def rejected(self, remote: str, error: Exception, about: str = "") -> None:
-        """Say that a peer was no peer, at most once a second for each address and reason."""
-        key = (remote.rpartition(":")[0], about or type(error).__name__)
-        if self.role.mono_ms - self._rejected.get(key, -MS_A_SECOND) >= MS_A_SECOND:
-            self._rejected[key] = self.role.mono_ms
-            if len(self._rejected) > _REJECTED_MAX:
-                self._rejected.clear()
-            log.warning("connection closed peer=%s reason=%s", remote, ascii(str(error))[:_REASON_MAX])
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
         """The first thing in a turn: look at the clock."""
         self.in_turn = True
-        self.loop.call_soon(self._end_turn)  # first: whatever is raised from here on, the turn ends
-        self.role.update_time()
-        self.mono_ms = self.role.mono_ms
+        self._call_soon(self._last)  # first: whatever is raised from here on, the turn ends
+        self.mono_ms = self._update_time()
 
     def begin(self) -> None:
         """Something is about to happen that no read began."""
@@ -522,7 +507,7 @@ class Net:
     def _end_turn(self) -> None:
         role = self.role
         try:
-            role.end_turn()  # may make more connections dirty
+            self._end_role()  # may make more connections dirty
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
         if (
@@ -541,15 +526,15 @@ class Net:
                 connection.close()
         self.in_turn = False
         try:
-            for job in role.take_jobs():
+            for job in self._take_jobs():
                 self.workers.start(job)
-            due_ms = role.next_due_ms()
-            if due_ms is not None and due_ms < self._timer_ms:
+            due_ms = self._next_due_ms()
+            if due_ms < self._timer_ms:
                 self._arm(due_ms)
         except Exception as error:
             role.faults.report("the jobs of a turn", error, role.mono_ms)
         else:
-            if role.faults.failing:
+            if self._failing:
                 role.faults.settle(("the end of a turn", "the jobs of a turn"))
 
     # -- time ----------------------------------------------------------------------------------------------------

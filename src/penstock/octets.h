@@ -252,4 +252,22 @@ static inline void populate(unsigned char *b, int64_t p, int64_t n) { penstock_a
 /* Unmap the bytes of a shared mapping of a file: they stay in the file's pages, and come back by a fault. A flush has to make
  * each written page of a mapping read-only, and says so to every core that runs this process, page by page; this says it once. */
 static inline void unmap(unsigned char *b, int64_t p, int64_t n) { penstock_advise(b, p, n, MADV_DONTNEED); }
+/* Give a socket n bytes at p, as many as it takes at once: how many. 0 also where it is broken, which the next one to ask is told. */
+#include <sys/socket.h>
+static inline int64_t send_now(int fd, const unsigned char *b, int64_t p, int64_t n) {
+    ssize_t sent = send(fd, b + p, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent < 0 ? 0 : (int64_t)sent;
+}
+/* The steady clock that goes on while the machine sleeps, in nanoseconds. */
+#include <time.h>
+#ifdef CLOCK_BOOTTIME
+#define PENSTOCK_STEADY CLOCK_BOOTTIME
+#else
+#define PENSTOCK_STEADY CLOCK_MONOTONIC
+#endif
+static inline int64_t steady_ns(void) {
+    struct timespec now;
+    clock_gettime(PENSTOCK_STEADY, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 #endif

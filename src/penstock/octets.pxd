@@ -20,6 +20,8 @@ cdef extern from "octets.h" nogil:
     long long hex16(const unsigned char *b, long long p)
     long long crc32_head(long long letter, long long n4, long long n8, long long n2, long long m4, long long crc)
     long long crc32(const unsigned char *b, long long p, long long n, long long crc)
+    long long send_now(int fd, const unsigned char *b, long long p, long long n)
+    long long steady_ns()
     long long java_hash(const unsigned char *b, long long p, long long n, long long h)
 
 cdef extern from "octets.h":

@@ -13,6 +13,9 @@ and then ``be32(buf, pos)`` is one line for both builds. Nothing here checks bou
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from mmap import mmap
 from struct import Struct
 
@@ -21,6 +24,7 @@ from isal import isal_zlib
 Readable = bytes | bytearray | memoryview
 Writable = bytearray | memoryview
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _U16, _I32, _U32, _I64, _U64 = Struct(">H"), Struct(">i"), Struct(">I"), Struct(">q"), Struct(">Q")
 
 
@@ -171,6 +175,20 @@ def java_hash(b: Readable, p: int, n: int, h: int) -> int:
     for at in range(0, len(units), 2):
         h = (h * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
     return h - 0x100000000 if h >= 0x80000000 else h
+
+
+def send_now(fd: int, b: Readable, p: int, n: int) -> int:
+    """Give a socket n bytes at p, as many as it takes at once: how many. 0 also where it is broken, which the next one to ask is
+    told.
+    """
+    with contextlib.suppress(OSError):
+        return os.write(fd, memoryview(b)[p : p + n])
+    return 0
+
+
+def steady_ns() -> int:
+    """The steady clock that goes on while the machine sleeps, in nanoseconds."""
+    return time.clock_gettime_ns(_STEADY)
 
 
 def populate(b: Writable, p: int, n: int) -> None:

@@ -9,12 +9,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import cython
+
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.disk.job import Job
 from penstock.faults import Faults
 from penstock.fronts.front import no_beginning
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+else:
+    from penstock import words
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
     from penstock.fronts.front import Front
@@ -50,6 +57,7 @@ class Process:
     def __init__(self, clock: Clock, stop: Callable[[str], None], rights: Rights) -> None:
         self.rights = rights
         self.faults = Faults(stop)
+        self._failing = self.faults.failing
         self.clock = clock
         self.mono_ms = clock.monotonic_ms()
         self.broker: Broker | None = None
@@ -67,8 +75,20 @@ class Process:
         if broker is not None:
             self.broker, self._store, self._time = broker, broker.store, broker.time
             self._queueing, self._tables, self._veiled = broker.queueing, broker.tables, broker.staging.veiled
-            self._stored, self._groups = broker.stored, broker.groups
-            self._turns, self._append_took = broker.queueing.turns, broker.core.append_took
+            self._gathering = broker.queueing.folder.pool.gathering
+            self._stored, self._groups, self._held, self._copies = (
+                broker.stored,
+                broker.groups,
+                broker.held_pulls,
+                broker.copies,
+            )
+            self._turns, self._append_took, self._alarm = (
+                broker.queueing.turns,
+                broker.core.append_took,
+                broker.core.alarm,
+            )
+            self._spools, self._mirror = broker.staging.spool_files, broker.staging.mirror
+            self._flush = broker.queueing.flush
 
     def add_front(self, front: Front) -> None:
         """A protocol has its part of each turn."""
@@ -82,17 +102,18 @@ class Process:
         """A registry is told of topics at the end of each turn, and when it asks for it."""
         self._neighbours.append(neighbour)
 
-    def update_time(self) -> None:
-        """The first thing in each turn."""
+    def update_time(self) -> int:
+        """The first thing in each turn. Its time, on the steady clock."""
         if self.broker is None:
             self.mono_ms = self.clock.monotonic_ms()
-            return
+            return self.mono_ms
         time = self._time
         time.update()
         self.mono_ms = time.mono_ms
         self._store.begin_turn(time.now_ms)
         for begin in self._begins:
             begin()
+        return self.mono_ms
 
     def end_turn(self) -> None:
         """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
@@ -100,7 +121,7 @@ class Process:
         if broker is None:
             return
         self._store.settle()  # these two have no error of their own
-        self._queueing.settle()
+        self._gathering.settle()
         if self._store.appended != self._appended or self._turns.published():
             self._appended = self._store.appended
             self._append_took.add_ns(self._time.since_ns())
@@ -138,7 +159,7 @@ class Process:
                     neighbour.tick(mono_ms)
         except Exception as error:
             self.faults.report("registration", error, mono_ms)
-        if self.faults.failing:
+        if self._failing:
             self.faults.settle((*TURN_STEPS, *(front.name for front in self.fronts)))
 
     def _end_channels(self, news: list[ConsumeQueue]) -> None:
@@ -156,18 +177,21 @@ class Process:
     @property
     def flush_wanted(self) -> bool:
         """Whether answers wait for a flush that has not begun."""
-        broker = self.broker
-        return broker is not None and (self._store.durability.wanted or self._queueing.flush.wanted)
+        return self.broker is not None and (self._store.durability.wanted or self._flush.wanted)
 
     def take_jobs(self) -> Sequence[Job]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker
         if broker is None:
             return []
-        if self.mono_ms < self._jobs_due_ms and not self._queueing.flush.wanted and not broker.staging.wants_job:
+        if self.mono_ms < self._jobs_due_ms and not (self._flush.wanted or self._staged_wants()):
             return self._store.take_flush(self.mono_ms) if self._store.durability.wanted else []
         self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
         return broker.take_jobs()
+
+    def _staged_wants(self) -> bool:
+        """Whether somebody waits for a flush of spools."""
+        return self._spools.wants_job or (self._store.following and self._mirror.wants_job)
 
     def tick(self) -> int:
         """Everything that is due; when something will be again."""
@@ -196,9 +220,16 @@ class Process:
     def _tick_registration(self) -> int | None:
         return min((neighbour.tick(self.mono_ms) for neighbour in self._neighbours), default=None)
 
-    def next_due_ms(self) -> int | None:
-        """The earliest moment this turn may have added: a held pull's, or a flush's."""
-        return None if self.broker is None else self.broker.next_due_ms()
+    def next_due_ms(self) -> int:
+        """The earliest moment this turn may have added: a held pull's, or a flush's. Far away when there is none."""
+        if self.broker is None:
+            return words.FAR_MS
+        queueing = self._queueing
+        due_ms = min(queueing.next_due_ms(), self._alarm.due_ms, self._store.durability.due_ms())
+        copies_ms: int = self._copies.due_ms
+        due_ms = min(due_ms, copies_ms)
+        held_ms = self._held.next_ms() if self._held.count else None
+        return due_ms if held_ms is None or held_ms > due_ms else held_ms
 
     # The registry's sessions ask their server for these two.
 

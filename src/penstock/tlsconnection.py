@@ -28,7 +28,7 @@ class Role(Protocol):
 
     mono_ms: int
 
-    def update_time(self) -> None: ...
+    def update_time(self) -> int: ...
 
 
 class House(Protocol):

@@ -53,16 +53,6 @@ def test_one_broker_a_folder(tmp_path: Path) -> None:
     side.close()
 
 
-def test_the_next_moment_is_never_missed(tmp_path: Path) -> None:
-    side = Side(tmp_path)
-    side.turn()
-    idle = side.broker.tick()
-    assert idle > side.broker.mono_ms
-    side.queueing.publish(side.queueing.topic(b"t"), [b"x"], 300)
-    assert side.broker.next_due_ms() <= side.broker.mono_ms + 300 < idle
-    side.close()
-
-
 def test_a_full_disk_at_the_first_start_says_what_to_do(tmp_path: Path) -> None:
     class Full(Quick):
         def allocate(self, fd: int, at: int, length: int) -> None:

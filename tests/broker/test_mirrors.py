@@ -26,7 +26,7 @@ class Side:
         self.house = House(folder / "a")
         self.copies: Any = SimpleNamespace(confirmed_flushed=0, members={}, roll=None, available=False)
         self.said: list[bytes] = []
-        self.spools: Spools = self.house.staging._spool_files
+        self.spools: Spools = self.house.staging.spool_files
         self.sender = Sender(self.spools, self.copies, self.said.append)
         (folder / "b").mkdir(exist_ok=True)
         self.folder = folder / "b"
@@ -128,7 +128,7 @@ def test_a_connection_anew_takes_nothing_that_was_published_before_that_is_confi
     if again:
         side.house.kill()
         side.house.open()
-        side.spools = side.house.staging._spool_files
+        side.spools = side.house.staging.spool_files
     side.sender = Sender(side.spools, side.copies, side.said.append)
     side.house.stage(TOKENS[1], rows(4), batch=1)
     side.copy()
@@ -188,7 +188,7 @@ def test_what_a_master_that_was_started_again_has_is_sent(side: Side) -> None:
     side.house.settle()
     side.house.kill()
     side.house.open()
-    side.spools = side.house.staging._spool_files
+    side.spools = side.house.staging.spool_files
     side.sender = Sender(side.spools, side.copies, side.said.append)
     side.copy()
     assert side.same()

@@ -59,7 +59,7 @@ def test_the_way_of_a_message(side: Side, properties: dict[str, str], there: byt
     assert (message.flag, message.reconsume_times, topic.put_count) == (5, 2, 1)
     if there != b"t":
         assert (message.properties["REAL_TOPIC"], message.properties["REAL_QID"]) == ("t", "1")
-        assert broker.next_due_ms() <= broker.mono_ms + 10_000
+        assert broker.core.alarm.due_ms <= broker.mono_ms + 10_000
 
 
 def test_what_is_over_is_in_the_log_or_refused(side: Side) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clock import BrokerClock
 from penstock.broker.taking import LAST_MS, OFFSETS_MS, Tables, Taking, TakingTime, last_records
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.errors import WireError
+from penstock.process import Process
 from penstock.wire import ha
 
 
@@ -140,9 +142,11 @@ def test_a_slave_delivers_nothing_and_makes_no_queue_topic(pair: tuple[Broker, B
     from penstock.errors import Refused
 
     slave = pair[1]
+    process = Process(slave.clock, pytest.fail, Rights())
+    process.take(broker=slave)
     for _ in range(5):
         assert slave.tick() > slave.mono_ms
-        assert slave.next_due_ms() > slave.mono_ms  # or the loop would never rest
+        assert process.next_due_ms() > slave.mono_ms  # or the loop would never rest
     with pytest.raises(Refused, match="not master"):
         slave.queueing.topic(b"q")
     with pytest.raises(Refused, match="slave"):

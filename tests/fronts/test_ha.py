@@ -208,7 +208,7 @@ def test_clients_do_not_keep_slaves_out(tmp_path: Path, secret: str) -> None:
     with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", max_connections=1) as master:
         host, _, port = master.addresses["nsq"].rpartition(":")
         with socket.create_connection((host, int(port))) as client:
-            eventually(lambda: master.call(lambda server: server.net._count) == 1)
+            eventually(lambda: master.call(lambda server: server.net.admission.count) == 1)
             with socket.create_connection((host, int(port)), 30) as another:
                 assert b"too many connections" in another.recv(100)
             peer = Peer(master.addresses["ha"])

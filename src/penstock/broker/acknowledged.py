@@ -22,10 +22,6 @@ class Acknowledged:
         self._past = {"log": Attempts(), "queue": Attempts()}  # of channels that are gone
         self._next_ms = 0
 
-    def finished(self, stamp_ns: int) -> None:
-        """A message of a channel is finished, the first one in this turn; it was stored then."""
-        self.queue.add_ns(self._core.time.now_ns - stamp_ns)
-
     def committed(self, topic_name: str, queue_id: int, before: int | None, offset: int) -> None:
         """A group has done what lies between the offsets."""
         core = self._core

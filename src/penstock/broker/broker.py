@@ -240,19 +240,6 @@ class Broker:
                 self._tell(group)
         return min(due)
 
-    def next_due_ms(self) -> int:
-        """The earliest moment that the last turn may have added."""
-        due_ms = self.queueing.next_due_ms()  # asked in every turn: no list is made of it
-        alarm_ms, stored_ms = self.core.alarm.due_ms, self.store.durability.due_ms()
-        if alarm_ms < due_ms:
-            due_ms = alarm_ms
-        if self.copies.due_ms < due_ms:
-            due_ms = self.copies.due_ms
-        if stored_ms < due_ms:
-            due_ms = stored_ms
-        held_ms = self.held_pulls.next_ms() if self.held_pulls.count else None
-        return due_ms if held_ms is None or held_ms > due_ms else held_ms
-
     def take_jobs(self) -> list[Job]:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""
         mono_ms = self.time.mono_ms

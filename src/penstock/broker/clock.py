@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import cython
 
-from penstock.clock import Clock
-
 if cython.compiled:
     from cython.cimports.penstock import words
+    from cython.cimports.penstock.clock import Clock
 else:
     from penstock import words
+    from penstock.clock import Clock
 
 SLEW_EVERY_MS = 1_000
 
@@ -23,7 +23,6 @@ class BrokerClock:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._steady_ns = clock.monotonic_ns
         self._anchor_ms = clock.now_ms() - clock.monotonic_ms()
         self._slewed_ms = clock.monotonic_ms()
         self.mono_ms = 0
@@ -33,7 +32,7 @@ class BrokerClock:
 
     def update(self) -> None:
         """Read the clock."""
-        mono_ns = self._steady_ns()
+        mono_ns = self.clock.monotonic_ns()
         self.mono_ms = mono_ms = mono_ns // words.NS_A_MS
         if mono_ms - self._slewed_ms >= SLEW_EVERY_MS:
             wrong = self.clock.now_ms() - mono_ms - self._anchor_ms
@@ -52,8 +51,7 @@ class BrokerClock:
 
     def since_ns(self) -> int:
         """How long ago that was."""
-        passed: int = self._steady_ns() - self._mono_ns
-        return passed
+        return self.clock.monotonic_ns() - self._mono_ns
 
 
 class Alarm:

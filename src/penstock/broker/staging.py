@@ -79,14 +79,14 @@ class Staging:
         intent = cutting.intended(core.files, core.folder)
         if intent is not None and intent.to < self.sinks.position:
             self.sinks.read_again()
-        self._spool_files = Spools(core.files, self.folder)
-        self.spools = self._spool_files.by_token
-        self.mirrors = Mirrors(core.copies, self._spool_files)  # of a master
+        self.spool_files = Spools(core.files, self.folder)
+        self.spools = self.spool_files.by_token
+        self.mirrors = Mirrors(core.copies, self.spool_files)  # of a master
         self.mirror = Mirror(core.files, self.folder)  # of a slave
         self.published = 0
         self._veils = Veils(core.store)
         self._runs = Runs(self.sinks, core.sending)
-        self._batch = BatchPublish(core, self.sinks, self._runs, self._spool_files, self._veils)
+        self._batch = BatchPublish(core, self.sinks, self._runs, self.spool_files, self._veils)
         self._draft = Draft()
         self._sweep_ms = 0
         # What fronts ask for, by the part that does it.
@@ -99,18 +99,13 @@ class Staging:
     @property
     def staged_bytes(self) -> int:
         """The size of all spool files that are there."""
-        return self._spool_files.staged_bytes
-
-    @property
-    def wants_job(self) -> bool:
-        """Somebody waits for a flush of spools."""
-        return self._spool_files.wants_job or self.mirror.wants_job
+        return self.spool_files.staged_bytes
 
     # -- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Find the spools, finish a publish that was cut short. After the store and the topics are open."""
-        self._spool_files.open()
+        self.spool_files.open()
         core = self._core
         # What another one has begun is cut off before this node's epoch begins (`Mastership.cut_unfinished`).
         if self.sinks.begun is not None and not core.store.following and not was_slave(core.files, core.folder):
@@ -120,7 +115,7 @@ class Staging:
             if sink is not None and spool.batch <= sink.last:
                 self._drop(spool)
         if any(spool.sealed for spool in self.spools.values()):
-            self._spool_files.want_flush()
+            self.spool_files.want_flush()
 
     @property
     def unfinished_at(self) -> int:
@@ -129,7 +124,7 @@ class Staging:
 
     def close(self) -> None:
         """Let go of the files."""
-        self._spool_files.close()
+        self.spool_files.close()
 
     def _register(self, run: Run) -> Sink:
         """The sink, for a run that may write to it. Refused."""
@@ -178,7 +173,7 @@ class Staging:
             if len(self.spools) >= TOKENS_MAX:
                 raise Refused(f"more than {TOKENS_MAX} tokens are staged", remoting=ResponseCode.STAGE_FULL)
             fresh = Spool(token, self.folder / token, run.sink, batch, run.run, known.coordinator, born)
-            spool = self._spool_files.create(fresh, self._core.time.now_ms)
+            spool = self.spool_files.create(fresh, self._core.time.now_ms)
         elif (spool.sink, spool.batch) != (run.sink, batch):
             raise lost(token, "belong to another sink or batch")
         return spool.number, known
@@ -216,7 +211,7 @@ class Staging:
         found = list(pieces(chunk))
         for piece in found:
             self._check(piece)
-        self._spool_files.add_chunk(spool, number, chunk, found, self._core.time.now_ms)
+        self.spool_files.add_chunk(spool, number, chunk, found, self._core.time.now_ms)
         return number
 
     def _check(self, piece: Piece) -> None:
@@ -254,10 +249,10 @@ class Staging:
                 f"are {spool.rows} rows, {spool.chunk_bytes} bytes, sum {spool.sums}; sealed as {rows}, {size}, {sums}",
             )
         if not spool.sealed:
-            self._spool_files.seal(spool, self._core.time.now_ms)
+            self.spool_files.seal(spool, self._core.time.now_ms)
         if answer is not None:
             self.when_flushed([spool], answer)
-        self._spool_files.want_flush()
+        self.spool_files.want_flush()
 
     def when_flushed(self, spools: list[Spool], answer: Callable[[BaseException | None], None]) -> None:
         """Call `answer` when these sealed spools are on the disk, and on those of all slaves in sync; at once when they are."""
@@ -268,7 +263,7 @@ class Staging:
             else:
                 self.mirrors.when_copied([spool.token for spool in spools], answer)
 
-        self._spool_files.when_flushed(spools, flushed)
+        self.spool_files.when_flushed(spools, flushed)
 
     # -- publishing ----------------------------------------------------------------------------------------------
 
@@ -338,7 +333,7 @@ class Staging:
         return len(found)
 
     def _drop(self, spool: Spool) -> None:
-        self._spool_files.drop(spool, self._core.store.end_position)
+        self.spool_files.drop(spool, self._core.store.end_position)
 
     def tick(self, mono_ms: int) -> int:
         """Drop what nobody will publish any more; when to look again.
@@ -363,7 +358,7 @@ class Staging:
         """Spools to be flushed, and to be removed."""
         self.lift()
         store = self._core.store
-        jobs = self._spool_files.take_jobs(store.flushed_position, store.end_position)
+        jobs = self.spool_files.take_jobs(store.flushed_position, store.end_position)
         if (mirroring := self.mirror.take_job()) is not None:
             jobs.append(mirroring)
         return jobs

@@ -2,7 +2,7 @@ cimport cython
 
 from penstock.delivery.slots cimport Slots
 from penstock.delivery.source cimport Source
-from penstock.histogram cimport Attempts
+from penstock.histogram cimport Attempts, Histogram
 from penstock.wire.outbox cimport Outbox
 
 
@@ -17,7 +17,8 @@ cdef class Consumer:
 cdef class ChannelState:
     cdef public bint paused, marked, removed
     cdef public long long timer_ms, origin, deferred_in_memory, deferred_elsewhere, message_count
-    cdef object _handed, _acknowledged
+    cdef object _handed
+    cdef Histogram _acknowledged
 
 
 cdef class Channel(ChannelState):

@@ -28,12 +28,12 @@ if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.delivery.slots import Slots
     from cython.cimports.penstock.delivery.source import Source
-    from cython.cimports.penstock.histogram import Attempts
+    from cython.cimports.penstock.histogram import Attempts, Histogram
 else:
     from penstock import words
     from penstock.delivery.slots import Slots
     from penstock.delivery.source import Source
-    from penstock.histogram import Attempts
+    from penstock.histogram import Attempts, Histogram
 
 IN_HAND_MAX = 100_000
 MSG_TIMEOUT_MS = 60_000
@@ -116,15 +116,15 @@ class ChannelState:
         self.deferred_elsewhere = 0
         self.message_count = 0
         self._handed: Callable[[int], None] | None = None
-        self._acknowledged: Callable[[int], None] | None = None
+        self._acknowledged: Histogram | None = None
 
     def tell_handed(self, handed: Callable[[int], None]) -> None:
         """Who is told, once each time that messages are handed out, when the first one that is fresh was stored."""
         self._handed = handed
 
-    def tell_acknowledged(self, acknowledged: Callable[[int], None]) -> None:
-        """Who is told, once in each turn in which messages are finished, when the first of them was stored."""
-        self._acknowledged = acknowledged
+    def count_acknowledged(self, counts: Histogram) -> None:
+        """Count here, once in each turn in which messages are finished, how long the first of them had been stored."""
+        self._acknowledged = counts
 
     @property
     def deferred_count(self) -> int:
@@ -417,7 +417,7 @@ class Channel(ChannelState):
         if now_ns != self._finished_ns:  # the first one in this turn
             self._finished_ns = now_ns
             if self._acknowledged is not None and self.source.point_at(slots.lane[slot], slots.place[slot]):
-                self._acknowledged(self.source.stamp_ns)
+                self._acknowledged.add_ns(now_ns - self.source.stamp_ns)
         if slots.attempts[slot] > 1:
             self.again.add(slots.attempts[slot])
         self.source.done(slots.lane[slot], slots.place[slot])

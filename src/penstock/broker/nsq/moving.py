@@ -93,7 +93,7 @@ class Moving:
     def __init__(self, sending: Sending, mark_channel: Callable[[Channel], None]) -> None:
         self._sending = sending
         self._mark_channel = mark_channel
-        self.leaving: list[_Leaving] = []
+        self.leaving: list[_Leaving] = []  # this list and the next stay themselves: a turn looks whether they are empty
         self.arrived: list[_Arrived] = []
         self.owed: list[_Arrived] = []  # durable, and their channels have to finish them
         self._owed_ms = 0  # when they are looked at next
@@ -139,7 +139,7 @@ class Moving:
                 self._mark_channel(gone.channel)
             else:
                 waiting.append(gone)
-        self.leaving = waiting
+        self.leaving[:] = waiting
         kept: list[_Arrived] = []
         touched: set[ReadyQueue] = set()
         for copy in self.arrived:
@@ -151,7 +151,7 @@ class Moving:
                 touched.add(copy.stream)
             else:
                 kept.append(copy)
-        self.arrived = kept
+        self.arrived[:] = kept
         self._keep(touched)
 
     def tick(self, mono_ms: int) -> int:

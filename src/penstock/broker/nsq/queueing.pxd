@@ -13,7 +13,8 @@ cdef class Queueing:
     cdef object _core
     cdef BrokerClock _time
     cdef Histogram _handed
-    cdef list _lagging
+    cdef list _lagging, _leaving, _arrived
+    cdef dict _early, _held
     cdef tuple _seen_of_log
     cdef public object folder, claims, moving, registry, table, deferral, copied, publishing, dead_letters, notes, redrive, strays
     cdef public object acknowledged
@@ -22,7 +23,7 @@ cdef class Queueing:
     cdef public set producers
     cdef public dict topics
     cdef public object topic, find, all, delete, log_channels, write_table, announce, fresh_topic, publish
-    cdef public object want_flush, flushes, settle, take_jobs, mark_channel, when_copied, refusal
+    cdef public object want_flush, flushes, take_jobs, mark_channel, when_copied, refusal
 
     cpdef handed(self, long long stamp_ns)
     cpdef mark_topics_of(self, list queues)

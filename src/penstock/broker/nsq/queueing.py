@@ -19,7 +19,6 @@ import cython
 
 from penstock.broker.acknowledged import Acknowledged
 from penstock.broker.core import Core
-from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.copied import Copied
 from penstock.broker.nsq.deadletters import DeadLetters
@@ -39,14 +38,16 @@ from penstock.errors import DiskFull, StoreError
 from penstock.log.consumequeue import ConsumeQueue
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.broker.nsq.flush import GroupFlush
-    from cython.cimports.penstock.broker.nsq.topics import MemoryTopic, Topic
+    from cython.cimports.penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
     from cython.cimports.penstock.broker.nsq.turns import Turns
     from cython.cimports.penstock.delivery.channel import Channel
     from cython.cimports.penstock.delivery.source import MemorySource
 else:
+    from penstock import words
     from penstock.broker.nsq.flush import GroupFlush
-    from penstock.broker.nsq.topics import MemoryTopic, Topic
+    from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
     from penstock.broker.nsq.turns import Turns
     from penstock.delivery.channel import Channel
     from penstock.delivery.source import MemorySource
@@ -90,6 +91,8 @@ class Queueing:
         self._handed = core.handed_queue
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._seen_of_log = (0, 0, 0, 0)
+        self._leaving, self._arrived = self.moving.leaving, self.moving.arrived
+        self._early, self._held = self.deferral.early, self.deferral.held
         # What fronts ask for, by the room that does it.
         self.table = self.registry.table
         self.topics = self.registry.topics
@@ -104,7 +107,6 @@ class Queueing:
         self.publish = self.publishing.publish
         self.want_flush = self.flush.want
         self.flushes = self.flush.waiting
-        self.settle = self.folder.pool.gathering.settle  # before publishes are answered, and at the end of each turn
         self.take_jobs = self.flush.take_jobs
         self.mark_channel = self.turns.mark_channel
         self.when_copied = self.deferral.when_copied
@@ -206,12 +208,12 @@ class Queueing:
 
     def end_turn(self) -> None:
         """Hand out messages, note what must be flushed."""
-        moving, turns, mono_ms = self.moving, self.turns, self._time.mono_ms
-        if moving.leaving or moving.arrived:
-            moving.settle(self.flush)
-        if self.deferral.early:
+        turns, mono_ms = self.turns, self._time.mono_ms
+        if self._leaving or self._arrived:
+            self.moving.settle(self.flush)
+        if self._early:
             self.deferral.deliver_early()
-        if self.deferral.held:
+        if self._held:
             self.deferral.release()
         if self._lagging:
             self._look_at_lagging()
@@ -223,19 +225,20 @@ class Queueing:
                     channel.pump(mono_ms)
                 self._note(self.topics.get(channel.topic_name))
         self.flush.finish()
-        if moving.leaving or moving.arrived:
-            moving.settle(self.flush)
+        if self._leaving or self._arrived:
+            self.moving.settle(self.flush)
         if self.table.restless:
             self.table.save_changed(self.topics)
 
     def _pump(self, topic: Topic, mono_ms: int) -> None:
         topic.pump(mono_ms)
-        if isinstance(topic, LogChannels) and topic.rewatch():
+        # A compiled class is told at once; of one that is not, the interpreter looks for its class's word on it.
+        if not isinstance(topic, QueueTopic) and isinstance(topic, LogChannels) and topic.rewatch():
             self._lagging.append(topic)
         self._note(topic)
 
     def _note(self, topic: Topic | None) -> None:
-        if topic is not None and topic.level != LEVEL_MEMORY:
+        if topic is not None and topic.level != words.LEVEL_MEMORY:
             self.flush.note(topic)
 
     def _look_at_lagging(self) -> None:

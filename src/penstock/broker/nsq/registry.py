@@ -258,7 +258,7 @@ class Registry:
         )
         channel.let_unread(config.max_unread_bytes)
         channel.tell_handed(self._owner.handed)
-        channel.tell_acknowledged(self._owner.acknowledged.finished)
+        channel.count_acknowledged(self._owner.acknowledged.queue)
         return channel
 
     def window(self, topic: Topic) -> int:

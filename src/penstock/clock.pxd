@@ -1,0 +1,6 @@
+cdef class Clock:
+    cdef long long _ahead_ms
+
+    cpdef long long now_ms(self)
+    cpdef long long monotonic_ms(self)
+    cpdef long long monotonic_ns(self)
