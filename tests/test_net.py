@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -16,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fronts.nsq_peer import NsqPeer, sized
+from fronts.nsq_peer import NsqPeer, mpub, sized
 from fronts.raw_peer import RawPeer
 from penstock.broker.nsq.table import Table
 from penstock.disk.files import Files
@@ -586,3 +587,28 @@ def test_a_server_is_made_before_its_loop_runs(tmp_path: Path) -> None:
             return broker.registry
 
     assert asyncio.run(use())
+
+
+def test_what_a_peer_takes_late_comes_whole_and_in_order() -> None:
+    """The socket takes what it can at once, the transport has the rest, and what follows waits behind that."""
+    bodies = [b"%05d" % n + bytes(3_000) for n in range(2_400)]  # more than a socket holds, each small enough to copy
+    with Broker() as broker:
+        producer, peer = NsqPeer(broker.nsq), NsqPeer(broker.nsq)
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 << 10)
+        peer.subscribe(b"jobs", b"c", len(bodies) + 1)
+        expected = iter(bodies)
+
+        def take(count: int) -> None:
+            for body in itertools.islice(expected, count):
+                assert peer.message().body == body
+
+        for at in range(0, len(bodies), 40):
+            assert producer.ask(mpub(b"jobs", *bodies[at : at + 40])) == b"OK"
+            take(at % 7)  # the socket has room again
+        assert broker.call(lambda server: server.net.waiting_bytes) > 0
+        take(len(bodies))
+        producer.publish(b"jobs", b"at once")
+        assert peer.message().body == b"at once"
+        assert broker.call(lambda server: server.net.waiting_bytes) == 0
+        producer.close()
+        peer.close()

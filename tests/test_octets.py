@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import zlib
 
 import pytest
@@ -82,3 +83,27 @@ def test_hexadecimal_digits() -> None:
     assert octets.hex16(room, 1) == 0xABC
     for bad in (b"0000000000000ABC", b"000000000000 abc", b"short", b"8" + b"0" * 15):
         assert octets.hex16(bad, 0) == -1
+
+
+def test_a_socket_takes_what_it_has_room_for_and_a_broken_one_nothing() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        data = bytes(range(256)) * (16 << 10)  # more than a socket holds
+        assert octets.send_now(here.fileno(), data, 3, 5) == 5
+        assert there.recv(100) == data[3:8]
+        sent = octets.send_now(here.fileno(), data, 0, len(data))
+        assert 0 < sent < len(data)
+        assert octets.send_now(here.fileno(), data, sent, len(data) - sent) == 0
+        there.settimeout(30)
+        came = b""
+        while len(came) < sent:
+            came += there.recv(1 << 20)
+        assert came == data[:sent]
+        there.close()
+        assert octets.send_now(here.fileno(), data, 0, 5) == 0
+
+
+def test_the_steady_clock_goes_on() -> None:
+    before = octets.steady_ns()
+    assert before <= octets.steady_ns() <= before + 60 * 10**9
