@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import Message, Producer, aio
 from penstock.app import Server
 from penstock.client.results import SendStatus
@@ -156,3 +160,58 @@ def roles(*brokers: Broker) -> list[str]:
 
 def end(one: Broker) -> int:
     return one.broker.store.end_position if one.broker is not None else -1
+
+
+NEVER_STOPPED = """
+import penstock
+from penstock import Message, Producer
+from penstock.testing import Broker
+
+broker = Broker().start()
+producer = Producer(broker.registry).start()
+for _ in range(3000):
+    producer.send_nowait(Message("T", bytes(100)))
+print(broker.folder)
+"""
+
+
+def test_one_that_nobody_stops_ends_with_the_program() -> None:
+    """Two of five programs ended with a traceback of the broker's, and left its folder behind."""
+    for _ in range(8):
+        told = run_program(NEVER_STOPPED)
+        assert (told.stderr, told.returncode) == ("", 0)
+        assert not Path(told.stdout.strip()).exists()
+
+
+FORKS = """
+import os, sys
+import penstock
+from penstock import Message, Producer
+from penstock.errors import Closed
+from penstock.testing import Broker
+
+with Broker() as broker:
+    child = os.fork()
+    if not child:
+        try:
+            broker.call(id)
+        except Closed:
+            sys.exit(0)
+        sys.exit(1)
+    assert not os.waitpid(child, 0)[1]
+    assert broker.folder.exists()
+    with Producer(broker.registry) as producer:
+        producer.send(Message("T", b""))
+"""
+
+
+def test_a_forked_child_ends_without_it() -> None:
+    """The child deleted the folder of the broker that runs in its parent."""
+    for _ in range(3):
+        told = run_program(FORKS)
+        assert (told.stderr, told.returncode) == ("", 0)
+
+
+def run_program(code: str) -> subprocess.CompletedProcess[str]:
+    where = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parent.parent)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=where, timeout=120)
