@@ -13,10 +13,10 @@ from typing import Literal, TypeVar
 
 from penstock.client.aio.connection import Connection
 from penstock.client.aio.outages import Outages
-from penstock.client.conversation import OK, Conversation, Directory, checked, of_log
+from penstock.client.conversation import OK, Conversation, Directory, Patience, checked, of_log
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.clock import Clock
-from penstock.errors import NOT_OPEN, ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
+from penstock.errors import NOT_OPEN, ClientError, Closed, ConnectionLost, NoRoute, NotConnected, Refused, WireError
 from penstock.security import Security, security_of
 from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
@@ -172,11 +172,17 @@ class Cluster:
 
     async def _converse(self, conversation: Conversation[T]) -> T:
         """Make the calls of a conversation; its result."""
+        patience, loop = Patience(self.timeout_s), asyncio.get_running_loop()
         try:
             call = next(conversation)
             while True:
                 try:
-                    answer = await self.call(call.address, call.command)
+                    if call.among:
+                        until_s = loop.time() + patience.left_for(call.among, loop.time())
+                        connection = await self._connection_by(call.address, until_s)
+                        answer = await connection.call(call.command, max(until_s - loop.time(), 0.0))
+                    else:
+                        answer = await self.call(call.address, call.command)
                 except (ClientError, WireError) as error:
                     call = conversation.throw(error)
                 else:
@@ -203,11 +209,20 @@ class Cluster:
         """The answer of the first name server that answers; it is asked first from then on."""
         return await self._converse(self._directory.ask_registry(command, results))
 
-    async def _first_registry(self) -> Connection:
-        lost: ClientError | None = None
-        for address in list(self._directory.registries):
-            try:
+    async def _connection_by(self, address: str, until_s: float) -> Connection:
+        """The same, by this time of the loop's clock; who wants it later may still have it. NotConnected."""
+        try:
+            async with asyncio.timeout_at(until_s):
                 return await self.connection(address)
+        except TimeoutError:
+            raise NotConnected(f"cannot connect to {address}: timed out") from None
+
+    async def _first_registry(self) -> Connection:
+        patience, loop = Patience(self.timeout_s), asyncio.get_running_loop()
+        lost: ClientError | None = None
+        for among, address in self._directory.round():
+            try:
+                return await self._connection_by(address, loop.time() + patience.left_for(among, loop.time()))
             except ConnectionLost as error:
                 lost = error
                 self._directory.answered_not(address)
