@@ -19,6 +19,7 @@ from penstock.config import RegistryConfig
 from penstock.embedded import Broker, ThreadedBroker
 from penstock.errors import Closed, ConfigError, Locked, PenstockError, StoreError
 from polling import until
+from ports import staying
 
 
 def test_a_folder_of_its_own_goes_with_it() -> None:
@@ -115,10 +116,10 @@ async def test_in_the_present_loop_its_role_may_change(tmp_path: Path) -> None:
         name_server = registry.addresses["registry"]
         settings: dict[str, object] = {
             "mapped_file_size_commit_log": 1 << 20, "nsq_port": -1, "http_port": -1, "registry_port": -1, "lookup_port": -1,
-            "lookup_http_port": -1, "ha_port": 0, "registry": name_server, "level": "pair",
+            "lookup_http_port": -1, "registry": name_server, "level": "pair",
         }  # fmt: skip
-        first = Broker(tmp_path / "a", node="a", **settings)
-        second = Broker(tmp_path / "b", node="b", role="slave", **settings)
+        first = Broker(tmp_path / "a", node="a", **settings, **staying("remoting", "ha"))
+        second = Broker(tmp_path / "b", node="b", role="slave", **settings, **staying("remoting", "ha"))
         async with first, second, aio.Producer(name_server) as producer, aio.Admin(name_server) as admin:
             before = dict(first.addresses), dict(second.addresses)
 
