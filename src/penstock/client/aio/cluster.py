@@ -124,8 +124,10 @@ class Cluster:
 
     # -- connections and calls
 
-    async def connection(self, address: str) -> Connection:
-        """The connection to an address, made when there is none."""
+    async def connection(self, address: str, until_s: float | None = None) -> Connection:
+        """The connection to an address, made when there is none; by this time of the loop's clock, or NotConnected, and who wants
+        it later may still have it.
+        """
         opening = self._connections.get(address)
         if opening is not None and opening.done() and not self.is_connected(address):
             opening = None
@@ -133,7 +135,13 @@ class Cluster:
             if not self._open:
                 raise Closed(NOT_OPEN)
             opening = self._connections[address] = asyncio.create_task(self._connect(address))
-        return opening.result() if opening.done() else await asyncio.shield(opening)
+        if opening.done():
+            return opening.result()
+        try:
+            async with asyncio.timeout_at(until_s):
+                return await asyncio.shield(opening)
+        except TimeoutError:
+            raise NotConnected(f"cannot connect to {address}: timed out") from None
 
     async def _connect(self, address: str) -> Connection:
         connection = await Connection.open(address, self.timeout_s, self._requested, self.security)
@@ -179,7 +187,7 @@ class Cluster:
                 try:
                     if call.among:
                         until_s = loop.time() + patience.left_for(call.among, loop.time())
-                        connection = await self._connection_by(call.address, until_s)
+                        connection = await self.connection(call.address, until_s)
                         answer = await connection.call(call.command, max(until_s - loop.time(), 0.0))
                     else:
                         answer = await self.call(call.address, call.command)
@@ -209,20 +217,12 @@ class Cluster:
         """The answer of the first name server that answers; it is asked first from then on."""
         return await self._converse(self._directory.ask_registry(command, results))
 
-    async def _connection_by(self, address: str, until_s: float) -> Connection:
-        """The same, by this time of the loop's clock; who wants it later may still have it. NotConnected."""
-        try:
-            async with asyncio.timeout_at(until_s):
-                return await self.connection(address)
-        except TimeoutError:
-            raise NotConnected(f"cannot connect to {address}: timed out") from None
-
     async def _first_registry(self) -> Connection:
         patience, loop = Patience(self.timeout_s), asyncio.get_running_loop()
         lost: ClientError | None = None
         for among, address in self._directory.round():
             try:
-                return await self._connection_by(address, loop.time() + patience.left_for(among, loop.time()))
+                return await self.connection(address, loop.time() + patience.left_for(among, loop.time()))
             except ConnectionLost as error:
                 lost = error
                 self._directory.answered_not(address)
