@@ -253,8 +253,8 @@ def cause(error: BaseException) -> str:
         found = _JAVA_ERROR.findall(text)
         if found and "Traceback (most recent call last):" not in text:
             return f"{found[-1][0]}: {found[-1][1].strip()}".removesuffix(": ")
-    if (found := _RPC_ERROR.search(text)) is not None:
-        return found[1].replace('\\"', '"')
+    if (said := _RPC_ERROR.search(text)) is not None:
+        return said[1].replace('\\"', '"')
     blocks = text.split("Traceback (most recent call last):")[1:]
     for block in blocks:
         for line in block.splitlines():
