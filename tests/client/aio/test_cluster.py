@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from client.scripted import scripted
 from client.steps import echo, mute, peer
 from penstock.client.aio.cluster import Cluster
 from penstock.errors import BrokerRefused, Closed, TimedOut, WireError
+from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, encode
 from silence import silent
 
@@ -75,6 +77,18 @@ def test_a_time_without_length_is_refused_at_once() -> None:
     for timeout_s in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="timeout_s is above 0"):
             Cluster("127.0.0.1:9876", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("said", "ext"), [({"producer": "p"}, {"producerGroup": "p"}), ({"consumer": "c"}, {"consumerGroup": "c"})]
+)
+async def test_a_goodbye_names_one_group(said: dict[str, str], ext: dict[str, str]) -> None:
+    """The other one was said to be empty, of which a RocketMQ broker made a group of no name."""
+    async with scripted() as script:
+        await script.cluster.route("T")
+        await script.cluster.unregister(**said)
+        told = [request for request in script.asked if request.code == RequestCode.UNREGISTER_CLIENT]
+        assert [request.ext for request in told] == [{"clientID": script.cluster.client_id, **ext}]
 
 
 def seconds(error: Exception) -> float:

@@ -314,7 +314,8 @@ class Cluster:
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
         """Say goodbye to every broker connected to."""
-        ext = {"clientID": self.client_id, "producerGroup": producer, "consumerGroup": consumer}
+        ext = {"clientID": self.client_id}  # RocketMQ makes a group of no name of one that is said to be empty
+        ext |= {"producerGroup": producer} if producer else {"consumerGroup": consumer}
         for address in self.broker_addresses():
             if address in self._connections:
                 try:
