@@ -185,7 +185,8 @@ def test_one_that_nobody_stops_ends_with_the_program() -> None:
 
 
 FORKS = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore")  # Python 3.12 on: a fork beside threads
 import penstock
 from penstock import Message, Producer
 from penstock.errors import Closed
