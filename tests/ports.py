@@ -14,6 +14,7 @@ import socket
 import tempfile
 from pathlib import Path
 
+EVERY = ("remoting", "nsq", "http", "ha", "registry", "lookup", "lookup_http")
 LOW, HIGH = 12_000, 32_000
 _source = random.SystemRandom()
 _claimed: set[int] = set()
@@ -34,3 +35,10 @@ def free_port() -> int:
                 continue
             _claimed.add(port)
             return port
+
+
+def staying(*names: str) -> dict[str, int]:
+    """Settings for a broker in this process that is started anew where it was, as one whose role changes is: a port for each of
+    these listeners, by default for all.
+    """
+    return {f"{name}_port": free_port() for name in names or EVERY}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock import Message, Producer, aio
 from penstock.app import Server
 from penstock.client.results import SendStatus
@@ -15,6 +19,7 @@ from penstock.config import RegistryConfig
 from penstock.embedded import Broker, ThreadedBroker
 from penstock.errors import Closed, ConfigError, Locked, PenstockError, StoreError
 from polling import until
+from ports import staying
 
 
 def test_a_folder_of_its_own_goes_with_it() -> None:
@@ -111,10 +116,10 @@ async def test_in_the_present_loop_its_role_may_change(tmp_path: Path) -> None:
         name_server = registry.addresses["registry"]
         settings: dict[str, object] = {
             "mapped_file_size_commit_log": 1 << 20, "nsq_port": -1, "http_port": -1, "registry_port": -1, "lookup_port": -1,
-            "lookup_http_port": -1, "ha_port": 0, "registry": name_server, "level": "pair",
+            "lookup_http_port": -1, "registry": name_server, "level": "pair",
         }  # fmt: skip
-        first = Broker(tmp_path / "a", node="a", **settings)
-        second = Broker(tmp_path / "b", node="b", role="slave", **settings)
+        first = Broker(tmp_path / "a", node="a", **settings, **staying("remoting", "ha"))
+        second = Broker(tmp_path / "b", node="b", role="slave", **settings, **staying("remoting", "ha"))
         async with first, second, aio.Producer(name_server) as producer, aio.Admin(name_server) as admin:
             before = dict(first.addresses), dict(second.addresses)
 
@@ -156,3 +161,59 @@ def roles(*brokers: Broker) -> list[str]:
 
 def end(one: Broker) -> int:
     return one.broker.store.end_position if one.broker is not None else -1
+
+
+NEVER_STOPPED = """
+import penstock
+from penstock import Message, Producer
+from penstock.testing import Broker
+
+broker = Broker().start()
+producer = Producer(broker.registry).start()
+for _ in range(3000):
+    producer.send_nowait(Message("T", bytes(100)))
+print(broker.folder)
+"""
+
+
+def test_one_that_nobody_stops_ends_with_the_program() -> None:
+    """Two of five programs ended with a traceback of the broker's, and left its folder behind."""
+    for _ in range(8):
+        told = run_program(NEVER_STOPPED)
+        assert (told.stderr, told.returncode) == ("", 0)
+        assert not Path(told.stdout.strip()).exists()
+
+
+FORKS = """
+import os, sys, warnings
+warnings.simplefilter("ignore")  # Python 3.12 on: a fork beside threads
+import penstock
+from penstock import Message, Producer
+from penstock.errors import Closed
+from penstock.testing import Broker
+
+with Broker() as broker:
+    child = os.fork()
+    if not child:
+        try:
+            broker.call(id)
+        except Closed:
+            sys.exit(0)
+        sys.exit(1)
+    assert not os.waitpid(child, 0)[1]
+    assert broker.folder.exists()
+    with Producer(broker.registry) as producer:
+        producer.send(Message("T", b""))
+"""
+
+
+def test_a_forked_child_ends_without_it() -> None:
+    """The child deleted the folder of the broker that runs in its parent."""
+    for _ in range(3):
+        told = run_program(FORKS)
+        assert (told.stderr, told.returncode) == ("", 0)
+
+
+def run_program(code: str) -> subprocess.CompletedProcess[str]:
+    where = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parent.parent)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=where, timeout=120)

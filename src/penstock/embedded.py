@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import os
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -141,10 +145,16 @@ class Broker(Addresses, Server):
                 raise
 
 
+def _remove(folder: Path, pid: int) -> None:
+    if pid == os.getpid():  # and not in a forked child, which ends with the folder of its parent in use
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class ThreadedBroker(Addresses):
     """A registry and a broker in a thread of their own. Use as `with`; without a folder, in a temporary one.
 
-    Segments are small unless the settings say otherwise, so that a start takes milliseconds.
+    Segments are small unless the settings say otherwise, so that a start takes milliseconds. One that nobody stops is stopped
+    when the program ends.
     """
 
     def __init__(
@@ -155,8 +165,11 @@ class ThreadedBroker(Addresses):
         clock: Clock | None = None,
         **settings: object,
     ) -> None:
-        self._own = tempfile.TemporaryDirectory(prefix="penstock-") if folder is None else None
-        self.folder = Path(self._own.name if self._own is not None else str(folder))
+        self._owns = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-") if folder is None else folder)
+        self._pid = os.getpid()  # of who made it, then of who started it
+        if self._owns:
+            weakref.finalize(self, _remove, self.folder, self._pid)
         small = {
             "mapped_file_size_commit_log": 16 << 20,
             "mapped_file_size_consume_queue": 20_000,
@@ -184,6 +197,10 @@ class ThreadedBroker(Addresses):
         if self._thread is not None:
             raise Locked(RUNS)
         started = threading.Event()
+        self._pid = os.getpid()
+        atexit.register(
+            self.stop
+        )  # a loop that runs on comes back to an interpreter that is gone, now and then by SIGSEGV
         self._thread = threading.Thread(target=self._run, args=(started,), name="penstock-broker", daemon=True)
         self._thread.start()
         started.wait()
@@ -192,12 +209,18 @@ class ThreadedBroker(Addresses):
         return self
 
     def stop(self) -> None:
-        """Stop cleanly. A folder of its own goes with it; on a given one it may be started again."""
+        """Stop cleanly. A folder of its own goes with it; on a given one it may be started again.
+
+        In a forked child this does nothing: the broker is the parent's.
+        """
+        if self._pid != os.getpid():
+            return
+        atexit.unregister(self.stop)
         try:
             self._stop_thread()
         finally:
-            if self._own is not None:
-                self._own.cleanup()
+            if self._owns and self.folder.exists():
+                shutil.rmtree(self.folder)
 
     def _stop_thread(self) -> None:
         if self._loop is not None and self._stop is not None:
@@ -218,7 +241,7 @@ class ThreadedBroker(Addresses):
             assert self.server is not None
             return function(self.server)
 
-        if self._loop is None:
+        if self._loop is None or self._pid != os.getpid():
             raise Closed("this broker does not run: `with` or `start()` does that")
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result(30)
 

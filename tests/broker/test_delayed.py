@@ -228,9 +228,12 @@ def test_what_nobody_is_owed_is_not_shown(broker: Broker, admin: Admin) -> None:
     with Producer(broker.registry) as producer:
         producer.send(Message("emptied", b"x", deliver_at_ms=now_ms() + HOUR_MS))
     assert len(admin.delayed(topic="emptied")) == 1
+    before = admin.delayed_counts([0])[1]
     admin.change_queue("emptied", "empty", channel="a")
     assert admin.delayed(topic="emptied") == []
     assert deferred(broker, "emptied", "a") == 0
+    assert admin.delayed_counts([0])[1] == before - 1  # it went on being counted, but for its topic alone
+    assert len(admin.delayed(limit=10_000)) == before - 1
 
 
 def test_memory_is_not_in_the_schedule(broker: Broker, admin: Admin) -> None:

@@ -15,7 +15,7 @@ from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.errors import WireError
 from penstock.process import Process
-from penstock.wire import ha
+from penstock.wire import fastjson, ha
 
 
 def opened(folder: Path, **settings: object) -> Broker:
@@ -136,6 +136,16 @@ def test_a_topic_that_cannot_be_made_costs_one_topic(pair: tuple[Broker, Broker]
     body = b'{"topics": {"topicConfigTable": {"bad name": {}, "good": {}}}, "groups": {}}'
     Taking(pair[1]).take(ha.TABLES, body)
     assert b"good" in pair[1].topics.by_name
+
+
+def test_a_group_that_cannot_be_costs_one_group(pair: tuple[Broker, Broker]) -> None:
+    """A RocketMQ broker has one of no name, where a client has said goodbye to none: no group and no offset was taken."""
+    groups = {name: {"retryMaxTimes": 3} for name in ("", "a b", "readers")}
+    Taking(pair[1]).take(
+        ha.TABLES,
+        fastjson.dumps({"topics": {"topicConfigTable": {}}, "groups": {"subscriptionGroupTable": groups}}),
+    )
+    assert [name for name in groups if name in pair[1].groups.by_name] == ["readers"]
 
 
 def test_a_slave_delivers_nothing_and_makes_no_queue_topic(pair: tuple[Broker, Broker]) -> None:

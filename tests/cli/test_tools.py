@@ -122,7 +122,7 @@ LOOKS = (
     ("topic", "ls"), ("topic", "describe", "seen"), ("channel", "ls"), ("channel", "info", "seen", "c"), ("peek", "seen"),
     ("channel", "peek", "seen", "c"), ("group", "ls"), ("group", "info", "g"), ("group", "lag", "g"), ("client", "ls"),
     ("group", "lag", "g", "--watch", "--count", "1"), ("delayed", "ls"), ("delayed", "find", "x"), ("delayed", "histogram"),
-    ("top", "--count", "1"), ("dlq", "ls"),
+    ("top", "--count", "1"), ("dlq", "ls"), ("dlq", "show", "g"),
 )  # fmt: skip
 
 

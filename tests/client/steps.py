@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from penstock.aio import Producer
 from penstock.message import Message
+from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 
 Answer = Callable[[RemotingCommand, asyncio.StreamWriter], Awaitable[None]]
@@ -47,6 +48,22 @@ async def peer(answer: Answer) -> AsyncIterator[str]:
         await server.wait_closed()
         for task in filter(None, conversations):
             await asyncio.wait([task], timeout=20)
+
+
+@asynccontextmanager
+async def mute(*names: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """Name servers that hear and say nothing: their addresses, and which was asked, in order."""
+    asked: list[str] = []
+
+    def silent(name: str) -> Answer:
+        async def answer(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+            if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                asked.append(name)
+
+        return answer
+
+    async with AsyncExitStack() as stack:
+        yield ";".join([await stack.enter_async_context(peer(silent(name))) for name in names]), asked
 
 
 async def echo(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:

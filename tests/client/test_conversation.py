@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from penstock.client import requests
-from penstock.client.conversation import Call, Conversation, Directory, number
+from penstock.client.conversation import Call, Conversation, Directory, Patience, number
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.wire.codes import RequestCode, ResponseCode
@@ -125,3 +125,21 @@ def test_a_topic_that_nobody_serves_is_forgotten() -> None:
 def test_a_number_that_is_none() -> None:
     with pytest.raises(WireError, match="offset"):
         number(RemotingCommand(0, {"offset": "x"}), "offset")
+
+
+def test_name_servers_share_the_time_of_one_answer() -> None:
+    patience = Patience(12.0)
+    assert [patience.left_for(3, 100.0), patience.left_for(2, 104.0), patience.left_for(1, 104.0)] == [4.0, 4.0, 8.0]
+    assert patience.left_for(0, 200.0) == 12.0  # a broker has a time of its own
+    assert [patience.left_for(1, 200.0), patience.left_for(1, 200.0)] == [12.0, 12.0]  # each is a round
+    assert patience.left_for(2, 200.0) == 6.0
+    assert 0 < patience.left_for(1, 300.0) < 0.01  # never none: a socket would take it for no limit
+
+
+def test_who_is_asked_says_how_many_are_still_to_be_asked() -> None:
+    talk = Directory("one:1;two:2").ask_registry(RemotingCommand(105))
+    assert next(talk).among == 2
+    assert talk.throw(TimedOut("slow")).among == 1
+    talk = Directory("reg:1").ask_queue(QUEUE, RemotingCommand(30))
+    assert next(talk).among == 1
+    assert talk.send(route_to("a:1")).among == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,16 @@ import pytest
 from access.people import SECRET, user, write
 from penstock import Admin, Message, Producer
 from penstock.client.deadletters import DeadLetters, again, describe
-from penstock.errors import BrokerRefused, NotFound
+from penstock.client.line import Line
+from penstock.client.routes import split_address
+from penstock.errors import BrokerRefused, ConnectionLost, NotFound
 from penstock.message import ReceivedMessage
 from penstock.security import Security
 from penstock.testing import Broker
+from penstock.wire.codes import RequestCode
+from penstock.wire.fastjson import dumps
 from penstock.wire.names import DEAD_PROPERTIES
+from penstock.wire.remoting import RemotingCommand
 from polling import eventually
 
 Fresh = Callable[[str], str]
@@ -165,3 +171,55 @@ def test_who_may_look_and_send_again(tmp_path: Path) -> None:
                 letters.redrive("biling")
             with pytest.raises(BrokerRefused):
                 letters.topics()
+
+
+@contextmanager
+def beside_one_that_is_gone(registry: str, *topics: str) -> Iterator[None]:
+    """The registry knows another broker, `gone`, that has these topics and answers nobody."""
+    config = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
+    table = {topic: config | {"topicName": topic, "order": False} for topic in topics}
+    body = dumps(
+        {"topicConfigSerializeWrapper": {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": table}}
+    )
+    ext = {
+        "brokerName": "gone", "brokerAddr": "127.0.0.1:1", "clusterName": "DefaultCluster", "brokerId": "0",
+        "haServerAddr": "",
+    }  # fmt: skip
+    with closing(Line(split_address(registry, 0), 60.0)) as line:
+        assert line.call(RemotingCommand(RequestCode.REGISTER_BROKER, ext, body), 60.0).code == 0
+        yield
+
+
+def test_a_look_may_be_partial_and_a_redrive_never_is() -> None:
+    with Broker() as broker:
+        filled(broker.registry, "g", "origin", [b"a", b"b"])
+        with DeadLetters(broker.registry) as letters:
+            assert letters.redrive("g", limit=1).count == 1
+        with beside_one_that_is_gone(broker.registry, "%DLQ%g"):
+            with DeadLetters(broker.registry) as letters, pytest.raises(ConnectionLost):
+                list(letters.letters("g"))
+            with DeadLetters(broker.registry, partial=True) as letters:
+                assert [(letter.body, sent) for letter, sent in letters.letters("g")] == [(b"a", True), (b"b", False)]
+                assert set(letters.missed) == {"gone"}
+                for change in (letters.redrive, letters.delete_sent, lambda name: letters.resend(name, ["x"])):
+                    with pytest.raises(ConnectionLost):
+                        change("g")
+            with DeadLetters(broker.registry, partial=True) as letters, pytest.raises(ConnectionLost):
+                letters.redrive("g")
+        assert count(broker.registry, "origin") == 1
+
+
+def test_those_of_a_queue_topic_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: Admin, *words: str, **more: object) -> object:
+        raise ConnectionLost("away")
+
+    with Broker() as broker, Admin(broker.registry) as admin, Producer(broker.registry) as producer:
+        admin.change_queue("jobs.c.dead", "add")
+        producer.send(Message("jobs.c.dead", b"x"))
+        with DeadLetters(broker.registry, partial=True) as letters:
+            assert [letter.body for letter, _ in letters.letters("jobs.c")] == [b"x"]
+        monkeypatch.setattr(Admin, "browse_page", away)
+        with DeadLetters(broker.registry, partial=True) as letters:
+            assert (list(letters.letters("jobs.c")), set(letters.missed)) == ([], {"broker-a"})
+        with DeadLetters(broker.registry) as letters, pytest.raises(ConnectionLost):
+            list(letters.letters("jobs.c"))

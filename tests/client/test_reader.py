@@ -266,3 +266,12 @@ def test_a_child_process_reads_by_connections_of_its_own(registry: str, fresh: F
     arguments = [sys.executable, "-c", FORKS, registry, queue.topic]
     told = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert (told.stdout, told.returncode) == ("whole\n", 0), told.stderr
+
+
+def test_name_servers_that_say_nothing_share_the_time_of_a_call() -> None:
+    """Each had all of it, though every call is said to end within it."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        registry = ";".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other))
+        with LogReader(registry, timeout_s=0.6) as reader, pytest.raises(TimedOut) as told:
+            reader.queues("T")
+        assert float(str(told.value).split()[-2]) < 0.6

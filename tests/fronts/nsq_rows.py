@@ -133,6 +133,7 @@ SMALL = [
     ),
     Row("sub twice", sub("t") * 2, [OK, "E E_INVALID cannot SUB in current state"]),
     Row("sub with another word", b"SUB answers w x\n", [OK], closed=False),
+    Row("rdy of no digits", sub("r") + b"RDY \n", [OK], closed=False),
     Row("rdy before sub", b"RDY 1\n", ["E E_INVALID cannot RDY in current state"]),
     *(
         Row(f"rdy {word}", sub("r") + b"RDY %s\n" % word.encode(), [OK, f"E E_INVALID RDY could not parse count {word}"])
@@ -166,6 +167,12 @@ SMALL = [
     ),
     Row("req before sub", b"REQ %s 0\n" % ID.encode(), ["E E_INVALID cannot REQ in current state"]),
     Row("req without time", sub("q") + b"REQ %s\n" % ID.encode(), [OK, "E E_INVALID REQ insufficient number of params"]),
+    Row(
+        "req of no digits",
+        sub("q") + b"REQ %s \n" % ID.encode(),
+        [OK, f"E E_REQ_FAILED REQ {ID} failed ID not in flight"],
+        closed=False,
+    ),
     Row("req -1", sub("q") + b"REQ %s -1\n" % ID.encode(), [OK, "E E_INVALID REQ could not parse timeout -1"]),
     Row("req a short id", sub("q") + b"REQ 0 0\n", [OK, "E E_INVALID invalid message ID"]),
     Row(
@@ -230,6 +237,7 @@ SMALL = [
     Row("dpub", b"DPUB a 1\n" + sized(b"x"), [OK], closed=False),
     Row("dpub 0", b"DPUB a 0\n" + sized(b"x"), [OK], closed=False),
     Row("dpub 3600000", b"DPUB later#ephemeral 3600000\n" + sized(b"x"), [OK], closed=False),
+    Row("dpub of no digits", b"DPUB a \n" + sized(b"x"), [OK], closed=False),
     Row("dpub without time", b"DPUB a\n", ["E E_INVALID DPUB insufficient number of parameters"]),
     *(
         Row(f"dpub {word}", b"DPUB a %s\n" % word.encode(), [f"E E_INVALID DPUB could not parse timeout {word}"])

@@ -23,6 +23,7 @@ from penstock.fronts import bare
 from penstock.fronts.bare import WINDOW_BYTES
 from penstock.testing import Broker
 from penstock.wire import ha
+from ports import staying
 
 LOCAL = {"ha_rocketmq": "127.0.0.1", "ha_port": 0, **SMALL}
 ALONE = {"registry_port": -1, "lookup_port": -1, "lookup_http_port": -1}
@@ -291,7 +292,7 @@ def made(tmp_path: Path) -> tuple[Path, int]:
 
 
 def follower(folder: Path, master: RocketmqMaster, **settings: object) -> Broker:
-    more = {**LOCAL, **ALONE, **settings}
+    more = {**LOCAL, **ALONE, **staying("remoting", "nsq", "http", "ha"), **settings}
     return Broker(folder, role="slave", ha_master=master.address, node="b", **more)
 
 

@@ -24,6 +24,7 @@ from penstock.errors import BrokerRefused, ConfigError, Refused
 from penstock.fronts.ha import HaFront
 from penstock.testing import Broker
 from penstock.wire import ha
+from ports import free_port, staying
 
 SECRET = b"a secret of sixteen bytes"
 
@@ -36,7 +37,7 @@ def secret(tmp_path: Path) -> str:
 
 @pytest.fixture
 def master(tmp_path: Path, secret: str) -> Iterator[Broker]:
-    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as broker:
+    with Broker(tmp_path / "a", **staying(), ha_secret_file=secret, node="a") as broker:
         yield broker
 
 
@@ -49,9 +50,11 @@ def front_of(broker: Broker) -> HaFront:
 
 
 def slave_of(tmp_path: Path, address: str, secret: str, name: str = "b", **settings: object) -> Broker:
+    if "ha_port" in settings:
+        settings = {**settings, "ha_port": free_port()}
     return Broker(
         tmp_path / name, role="slave", ha_master=address, ha_secret_file=secret, node=name, registry_port=-1,
-        lookup_port=-1, lookup_http_port=-1, **settings,
+        lookup_port=-1, lookup_http_port=-1, **{**staying("remoting", "nsq", "http"), **settings},
     )  # fmt: skip
 
 
@@ -106,7 +109,7 @@ def test_a_slave_by_hand(master: Broker) -> None:
 def test_a_disk_that_takes_no_note_silences_nobody(tmp_path: Path, secret: str) -> None:
     """A slave that hears nothing goes after ten seconds, and one that is not heard is out of sync after three."""
     (tmp_path / "a" / "ha" / "confirmed").mkdir(parents=True)
-    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as master:
+    with Broker(tmp_path / "a", **staying(), ha_secret_file=secret, node="a") as master:
         fill(master, 1)
         peer = opened(master, hello())
         kinds = []
@@ -205,7 +208,7 @@ def says_in_sync(peer: Peer, wanted: bool) -> None:
 
 def test_clients_do_not_keep_slaves_out(tmp_path: Path, secret: str) -> None:
     """After a failover all of them come at once, and without its slaves the new master could keep nothing at level `pair`."""
-    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", max_connections=1) as master:
+    with Broker(tmp_path / "a", **staying(), ha_secret_file=secret, node="a", max_connections=1) as master:
         host, _, port = master.addresses["nsq"].rpartition(":")
         with socket.create_connection((host, int(port))) as client:
             eventually(lambda: master.call(lambda server: server.net.admission.count) == 1)
@@ -439,7 +442,7 @@ def test_a_former_master_that_cannot_write_down_that_it_is_a_slave_takes_nothing
         return server.broker is not None and not server.broker.store.following
 
     with (
-        Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as old,
+        Broker(tmp_path / "a", **staying(), ha_secret_file=secret, node="a") as old,
         slave_of(tmp_path, old.addresses["ha"], secret, ha_port=0) as heir,
     ):
         fill(old, 5)
@@ -555,7 +558,7 @@ def secured(authority: Authority) -> dict[str, str]:
 def test_a_set_that_speaks_tls(tmp_path: Path, secret: str, secured: dict[str, str], policy: str) -> None:
     """Both sides: a slave shows its certificate where the master wants one. Plain slaves and strangers get nothing."""
     tls = {**secured, "ha_tls": "required", "tls_client_auth_policy": policy}
-    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", **tls) as master:
+    with Broker(tmp_path / "a", **staying(), ha_secret_file=secret, node="a", **tls) as master:
         address = master.addresses["ha"]
         fill(master, 300)
         with slave_of(tmp_path, address, secret, **tls) as slave:
@@ -574,7 +577,7 @@ def test_a_set_that_speaks_tls(tmp_path: Path, secret: str, secured: dict[str, s
 
 
 def test_a_set_goes_over_to_tls_node_by_node(tmp_path: Path, secret: str, secured: dict[str, str]) -> None:
-    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", ha_tls="optional", **secured) as master:
+    with Broker(tmp_path / "a", **staying(), ha_secret_file=secret, node="a", ha_tls="optional", **secured) as master:
         address = master.addresses["ha"]
         for step, tls in enumerate(({}, {**secured, "ha_tls": "optional"}, {**secured, "ha_tls": "required"})):
             shaken = master.call(lambda server: server.net.handshakes["done"])
@@ -595,7 +598,7 @@ def test_a_master_that_cannot_show_who_it_is_is_not_followed(
         shown |= Authority(tmp_path / "other", "nobody").sign("node").settings
     else:
         shown |= authority.sign("elsewhere", "DNS:elsewhere,IP:10.9.9.9").settings
-    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", **shown) as master:
+    with Broker(tmp_path / "a", **staying(), ha_secret_file=secret, node="a", **shown) as master:
         fill(master, 20)
         between = Between(master.addresses["ha"], lambda data, seen: data)
         with slave_of(tmp_path, between.address, secret, ha_tls="required", **secured) as slave:

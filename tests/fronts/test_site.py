@@ -38,7 +38,11 @@ def test_a_page_in_a_browser_may_not_ask() -> None:
     ("method", "target", "status", "header"),
     [("GET", "/a", 200, None), ("GET", "/config/x", 200, None), ("GET", "/config/", 404, None), ("GET", "/b", 404, None),
      ("PUT", "/a", 405, ("allow", "GET, OPTIONS, POST")), ("OPTIONS", "/a", 200, ("allow", "GET, OPTIONS, POST")),
-     ("GET", "/a/?q=1", 301, ("location", "/a?q=1")), ("POST", "/a/", 307, ("location", "/a"))],
+     ("GET", "/a/?q=1", 301, ("location", "/a?q=1")), ("POST", "/a/", 307, ("location", "/a")),
+     ("GET", "//a?q=1", 301, ("location", "/a?q=1")), ("POST", "/./A//", 307, ("location", "/a")),
+     ("GET", "//b", 404, None), ("PUT", "//a", 404, None), ("GET", "/", 404, None), ("GET", "//evil.test/a", 404, None),
+     ("GET", "/config/x/", 301, ("location", "/config/x")), ("GET", "/Config/X", 301, ("location", "/config/x")),
+     ("GET", "/config/x\r\ny: z/", 301, ("location", "/config/x%0D%0Ay%3A%20z"))],
 )  # fmt: skip
 async def test_routes(method: str, target: str, status: int, header: tuple[str, str] | None) -> None:
     told = await ask(site(), method, target)

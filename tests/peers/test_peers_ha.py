@@ -14,7 +14,7 @@ from penstock import Admin
 from penstock.app import Server
 from penstock.testing import Broker
 from penstock.wire import fastjson
-from ports import free_port
+from ports import free_port, staying
 
 TOPIC = "Peer"
 NAME = "broker-a"
@@ -136,7 +136,14 @@ def test_we_follow_its_master_and_take_its_place(installed: Installed, tmp_path:
         eventually(same, 60)
         assert client.run("subscribe", "Consumed", 40, "TRUE")
         ours.stop()
-        with Broker(ours.folder, role="slave", registry=theirs.registry, ha_port=0, **ALONE, **SIZES) as slave:
+        with Broker(
+            ours.folder,
+            role="slave",
+            registry=theirs.registry,
+            **staying("remoting", "nsq", "http", "ha"),
+            **ALONE,
+            **SIZES,
+        ) as slave:
 
             def tables() -> bool:
                 def look(server: Server) -> bool:

@@ -220,6 +220,8 @@ def test_a_collision_of_ids_is_an_error_when_it_lasts(broker: Broker, caplog: py
     registration.take(reply)
     assert taken == [2]
     assert "two of one name" not in caplog.text
+    registration.take(reply, "another registry")  # which says the same of the same moment
+    assert "two of one name" not in caplog.text
     registration.take(reply)
     assert "the registry says: two of one name" in caplog.text
     other = Registration(broker, "127.0.0.1:1")  # that cannot take another id

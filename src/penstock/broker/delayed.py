@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from penstock.broker.broker import Broker
-from penstock.broker.nsq.entry import Deferred, deferred_of
+from penstock.broker.nsq.entry import TOPIC_PROPERTY, Deferred, deferred_of
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
@@ -22,6 +22,7 @@ from penstock.wire.codes import ResponseCode
 
 WORK_MAX = 1_000  # of one page: an entry counted is 1, one that is decoded 5 and its size in KiB
 BODY_SHOWN = 256
+_OF_QUEUE = TOPIC_PROPERTY.encode()
 DUE_MAX_MS = 10**15  # of a date that a calendar knows
 
 Key = tuple[int, int]  # due ms, id
@@ -66,9 +67,11 @@ class Delayed:
         counts = [0] * (len(edges) + 1)
         work = 0
         for due in self._from(after):
-            if wanted.anything or self.row(due, wanted) is not None:
+            # Nobody may be owed a queue topic's any more; a log topic's is always owed, and need not be decoded for that.
+            counts_anyhow = wanted.anything and not due.damaged and _OF_QUEUE not in due.record
+            if counts_anyhow or self.row(due, wanted) is not None:
                 counts[bisect_right(edges, due.due_ms)] += 1
-            work += 1 if wanted.anything else 5 + (len(due.record) >> 10)
+            work += 1 if counts_anyhow else 5 + (len(due.record) >> 10)
             if work >= WORK_MAX:
                 return counts, (due.due_ms, due.id)
         return counts, None

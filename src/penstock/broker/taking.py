@@ -188,7 +188,10 @@ class Taking:
         for name, config in table.items():
             known = groups.by_name.get(name)
             if known is None or known.as_config() != config:
-                groups.update({"groupName": name, **config}, now_ms)
+                try:
+                    groups.update({"groupName": name, **config}, now_ms)
+                except Refused as error:  # RocketMQ has one of no name, where a client has said goodbye to none
+                    log.error("group of the master not taken name=%s error=%s", ascii(name), error)
         for name in [name for name in groups.by_name if name not in table]:
             groups.delete(name, now_ms)
         for name, group in groups.by_name.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 import click
 
@@ -60,13 +61,17 @@ def dlq_ls(registry: str, as_json: bool) -> None:
 @click.argument("group")
 def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) -> None:
     """The dead letters of GROUP, oldest first: why, when, by whom, how often, where from."""
-    with DeadLetters(registry) as letters:
-        for number, (message, redriven) in enumerate(letters.letters(group, text), 1):
-            row = exported(message, redriven=redriven)
-            del row["properties"]
-            click.echo(json.dumps(row, ensure_ascii=False) if as_json else _lines(row))
-            if number >= limit:
-                return
+    with DeadLetters(registry, partial=True) as letters:
+        try:
+            for message, redriven in islice(letters.letters(group, text), limit):
+                row = exported(message, redriven=redriven)
+                del row["properties"]
+                click.echo(json.dumps(row, ensure_ascii=False) if as_json else _lines(row))
+        except NotFound:  # it may be at one that was missed
+            if not letters.missed:
+                raise
+        if letters.missed:
+            raise NotEverywhere(letters.missed, PARTLY)
 
 
 @dlq.command("export")

@@ -143,7 +143,7 @@ class Admin(_BrokerAdmin):
 
     @property
     def missed(self) -> dict[str, PenstockError]:
-        """With `partial`: the brokers that did not answer what all were asked, and why; they are not asked again."""
+        """With `partial`: the brokers that did not answer what all were asked, and why; they are asked again after a minute."""
         return self._inner.missed
 
     def cluster_info(self) -> ClusterInfo:

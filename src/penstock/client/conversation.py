@@ -19,16 +19,39 @@ from penstock.wire.remoting import RemotingCommand
 
 T = TypeVar("T")
 OK = (ResponseCode.SUCCESS,)
+AT_LEAST_S = 0.001  # where those asked before left nothing
 
 
 class Call(NamedTuple):
-    """Ask this address and hand back the answer, whatever its code."""
+    """Ask this address and hand back the answer, whatever its code.
+
+    `among`: how many name servers are still to be asked, this one too.
+    """
 
     address: str
     command: RemotingCommand
+    among: int = 0
 
 
 Conversation = Generator[Call, RemotingCommand, T]
+
+
+class Patience:
+    """How long each answer of a conversation is waited for: a broker's `timeout_s`, those of name servers so long together."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._among = 0
+        self._until_s = 0.0
+
+    def left_for(self, among: int, now_s: float) -> float:
+        """Seconds for the next answer: that of one `among` so many name servers, 0 for a broker's."""
+        if not among:
+            return self._timeout_s
+        if among >= self._among:  # the first of a round
+            self._until_s = now_s + self._timeout_s
+        self._among = among
+        return max((self._until_s - now_s) / among, AT_LEAST_S)
 
 
 class Directory:
@@ -54,12 +77,16 @@ class Directory:
         self.registries.remove(address)
         self.registries.append(address)
 
+    def round(self) -> list[tuple[int, str]]:
+        """The name servers as they are asked, each with the number of those still to be asked, itself among them."""
+        return list(zip(range(len(self.registries), 0, -1), self.registries, strict=True))
+
     def ask_registry(self, command: RemotingCommand, results: tuple[int, ...] = OK) -> Conversation[RemotingCommand]:
         """The answer of the first name server that answers."""
         lost: ClientError | None = None
-        for address in list(self.registries):
+        for among, address in self.round():
             try:
-                answer = yield Call(address, command)
+                answer = yield Call(address, command, among)
             except (ConnectionLost, TimedOut) as error:
                 lost = error
                 self.answered_not(address)

@@ -29,7 +29,7 @@ from penstock.client.deadqueues import SUFFIX, DeadQueues
 from penstock.client.deadrules import GROUP, ID, Rule, matches, rule_of
 from penstock.client.routes import Json, MessageQueue
 from penstock.client.sending import by_sharding_key
-from penstock.errors import BrokerRefused, NoRoute, NotFound, PenstockError
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotFound, PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 from penstock.wire import names
@@ -124,8 +124,8 @@ def time_text(ms: int) -> str:
 
 
 class DeadLetters:
-    """See the module. As a context manager. With `partial` those of brokers that do not answer are missing in `topics`, and
-    `missed` says which brokers those are, as of `Admin`.
+    """See the module. As a context manager. With `partial` those of brokers that do not answer are missing in `topics` and
+    `letters`, and `missed` says which brokers those are, as of `Admin`. Nothing is sent again, nor deleted, while one is.
     """
 
     def __init__(
@@ -143,6 +143,7 @@ class DeadLetters:
         self._security = security
         self._clock = clock
         self._sleep = sleep
+        self._partial = partial
         self._admin = Admin(registry, timeout_s=timeout_s, security=security, partial=partial)
 
     def __enter__(self) -> Self:
@@ -211,7 +212,8 @@ class DeadLetters:
 
     def _queue(self, name: str) -> DeadQueues | None:
         try:
-            found = DeadQueues(self._admin, name.removesuffix(SUFFIX) + SUFFIX)
+            topic = name.removesuffix(SUFFIX) + SUFFIX
+            found = DeadQueues(self._admin, topic, self.missed.__setitem__ if self._partial else None)
         except BrokerRefused:  # who may not know of it
             return None
         return found if found.there else None
@@ -237,12 +239,24 @@ class DeadLetters:
         sent = _Sent(self._offsets(topic))
         with self._reader(GROUP) as reader:
             for queue in reader.queues(topic):
-                low, high = reader.offsets(queue)
-                for message in _read(reader, queue, low, high):
-                    if matches(message, text):
-                        yield message, sent.has(queue, message)
+                if queue.broker in self.missed:
+                    continue
+                try:
+                    low, high = reader.offsets(queue)
+                    for message in _read(reader, queue, low, high):
+                        if matches(message, text):
+                            yield message, sent.has(queue, message)
+                except (ConnectionLost, TimedOut) as error:
+                    if not self._partial:
+                        raise
+                    self.missed[queue.broker] = error
 
     # -- sent again
+
+    def _check_all(self) -> None:
+        """The error of a broker that was missed: what it would say of what was sent is not known."""
+        for error in self.missed.values():
+            raise error
 
     def redrive(
         self,
@@ -263,6 +277,7 @@ class DeadLetters:
         topic, rule = self.find(name), Rule(text)
         done = Redriven()
         pace = _Pace(rate, self._clock, self._sleep)
+        self._check_all()
         if isinstance(topic, DeadQueues):
             _redrive_queue(topic, {"to": to, "text": text}, limit, pace, dry_run, each, done)
             return done
@@ -284,6 +299,7 @@ class DeadLetters:
         """
         topic, wanted, done = self.find(name), list(dict.fromkeys(ids)), Redriven()
         pace = _Pace(None, self._clock, self._sleep)
+        self._check_all()
         if isinstance(topic, DeadQueues):
             there = {letter.msg_id for letter in topic.letters()}
             for id_ in wanted:
@@ -312,6 +328,7 @@ class DeadLetters:
         if isinstance(topic, DeadQueues):
             return 0
         offsets = self._offsets(topic)
+        self._check_all()
         sent, gone = _Sent(offsets), 0
         with self._reader(GROUP) as reader:
             for queue in reader.queues(topic):
@@ -362,6 +379,7 @@ class DeadLetters:
     def _sending(self, topic: str, to: str, dry_run: bool, each: Each | None, done: Redriven, pace: _Pace) -> _Sending:
         producer = Producer(self._registry, send_timeout_s=self._timeout_s, security=self._security)
         sent = _Sent(self._offsets(topic))
+        self._check_all()
         return _Sending(self._reader, producer, self.check_origin, topic, sent, to, dry_run, each, done, pace)
 
 

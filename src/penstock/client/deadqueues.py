@@ -12,19 +12,24 @@ from functools import partial
 from penstock.client.blockingadmin import Admin
 from penstock.client.browsed import PIECE_BYTES, browsed
 from penstock.client.routes import Json
+from penstock.errors import ConnectionLost, PenstockError, TimedOut
 from penstock.message import ReceivedMessage
 from penstock.wire import names
 
 AT_ONCE = 100
 SUFFIX = names.DEAD_SUFFIX.decode()
 Tell = Callable[[ReceivedMessage, str], object]
+Miss = Callable[[str, PenstockError], object]  # a broker, and why
 
 
 class DeadQueues:
-    """The dead letters of one queue topic's channel, at all brokers that have them."""
+    """The dead letters of one queue topic's channel, at all brokers that have them. With `miss` a broker that does not answer is
+    told to it, and passed over, where they are only looked at.
+    """
 
-    def __init__(self, admin: Admin, topic: str) -> None:
+    def __init__(self, admin: Admin, topic: str, miss: Miss | None = None) -> None:
         self._admin = admin
+        self._miss = miss
         self.topic = topic
         self._rows = [row for row in admin.queue_topics(topic) if row["kind"] == "queue"]
 
@@ -40,7 +45,14 @@ class DeadQueues:
                 self._admin.browse_page, row["broker"], topic=self.topic, channel=channel or _own_channel(row),
                 state="ready", body_bytes=PIECE_BYTES,
             )  # fmt: skip
-            yield from map(_message, browsed(lambda after, body_from=0, page=page: page(after, body_from=body_from)))  # type: ignore[misc]
+            try:
+                yield from map(
+                    _message, browsed(lambda after, body_from=0, page=page: page(after, body_from=body_from))
+                )  # type: ignore[misc]
+            except (ConnectionLost, TimedOut) as error:
+                if self._miss is None:
+                    raise
+                self._miss(row["broker"], error)
 
     def redrive(
         self,

@@ -126,4 +126,7 @@ def portal() -> Portal:
     with _lock:
         if _current is None or _current.pid != os.getpid():
             _current = Portal()
+            atexit.register(
+                _ending
+            )  # once more: before a broker in this program stops, which would be told as an outage
         return _current

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from penstock.client import requests
-from penstock.client.conversation import OK, Conversation, Directory, checked, number, of_log
+from penstock.client.conversation import OK, Conversation, Directory, Patience, checked, number, of_log
 from penstock.client.line import Line
 from penstock.client.requests import Pull
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route
@@ -268,11 +268,13 @@ class LogReader:
 
     def _converse(self, conversation: Conversation[T]) -> T:
         """Make the calls of a conversation; its result."""
+        patience = Patience(self._timeout_s)
         try:
             call = next(conversation)
             while True:
                 try:
-                    answer = self._call(split_address(call.address, BROKER_PORT), call.command)
+                    timeout_s = patience.left_for(call.among, time.monotonic())
+                    answer = self._call(split_address(call.address, BROKER_PORT), call.command, timeout_s)
                 except (ClientError, WireError) as error:
                     call = conversation.throw(error)
                 else:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from penstock.disk.job import Job
 from penstock.histogram import Histogram
+from penstock.threads import Threads
 
 FLUSH_S_BRIEF = 0.002
 FLUSH_FADES = 0.9
@@ -22,8 +22,9 @@ class Workers:
     ) -> None:
         self._tell = tell
         self._done = done
-        self._flush_thread = ThreadPoolExecutor(1, "penstock-flush")
-        self._slow_thread = ThreadPoolExecutor(1, "penstock-files")
+        # Not the standard library's: those take no more work once the program ends, and a broker in it is stopped after that.
+        self._flush_thread = Threads(1, "penstock-flush")
+        self._slow_thread = Threads(1, "penstock-files")
         self._flush_s = FLUSH_S_BRIEF  # of the last flushes the longest, the older the less
         self.under_way = 0
         self.took = {"flush": Histogram(), "other": Histogram()}  # jobs, by what they are
@@ -60,8 +61,8 @@ class Workers:
 
     def close(self) -> None:
         """Wait for the threads."""
-        self._flush_thread.shutdown()
-        self._slow_thread.shutdown()
+        self._flush_thread.shutdown(wait=True)
+        self._slow_thread.shutdown(wait=True)
 
 
 def _timed(job: Job) -> tuple[BaseException | None, float]:

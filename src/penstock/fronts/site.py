@@ -16,7 +16,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 import msgspec
 
@@ -237,7 +237,9 @@ class Site:
         return path, ""
 
     def find(self, method: str, path: str) -> tuple[Handler | None, Answer]:
-        """The handler of a route, or the answer when there is none."""
+        """The handler of a route, or the answer when there is none: as of nsqd, the way to the one that was meant, if there are
+        slashes, dots or capitals too many.
+        """
         methods = self.routes.get(self.route(path)[0])
         if methods is None and path in self.watched:
             methods = {"GET": self.watched[path]}
@@ -249,8 +251,11 @@ class Site:
             if method == "OPTIONS":
                 return None, Answer(200, b"", (allow,))
             return None, error(405, "METHOD_NOT_ALLOWED", allow)
-        if len(path) > 1 and path.endswith("/") and method in self.routes.get(path[:-1], {}):
-            return None, Answer(301 if method == "GET" else 307, b"", ((b"location", path[:-1].encode()),))
+        meant = "/" + "/".join(word for word in path.split("/") if word not in ("", "."))
+        for near in (meant, meant.lower()):
+            if method in self.routes.get(self.route(near)[0], {}):
+                location = quote(near, errors="replace").encode()
+                return None, Answer(301 if method == "GET" else 307, b"", ((b"location", location),))
         return None, error(404, "NOT_FOUND")
 
     # -- ASGI

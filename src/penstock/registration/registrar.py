@@ -87,7 +87,9 @@ class Registration:
         self._asked: list[bytes] | None = None  # topics that the registry was told of last; None for all
         self._ordered: set[bytes] = set()
         self._remark = ""
-        self._renumbered = False  # the registry said another id the last time: this one may be the end of it
+        self._renumbered: set[str] = (
+            set()
+        )  # registries that said another id the last time: this one may be the end of it
 
     def _names(self) -> dict[str, str]:
         config = self.broker.config
@@ -151,17 +153,18 @@ class Registration:
         """I am leaving."""
         return RemotingCommand(RequestCode.UNREGISTER_BROKER, self._names(), language=LanguageCode.JAVA)
 
-    def take(self, reply: RemotingCommand) -> None:
+    def take(self, reply: RemotingCommand, registry: str = "") -> None:
         """Order topics are kept at the registry; it tells which they are (rocketmq.md §9.7)."""
         free = reply.ext.get("freeBrokerId", "")
         given = free.isascii() and free.isdigit() and len(free) <= ID_DIGITS
-        lasts = not (given and self.on_rival) or self._renumbered
+        lasts = not (given and self.on_rival) or registry in self._renumbered
         if (reply.remark or "") != self._remark and lasts:
             self._remark = reply.remark or ""
             if self._remark:
                 log.error("the registry says: %s", self._remark)
-        self._renumbered = given
+        self._renumbered.discard(registry)
         if given:
+            self._renumbered.add(registry)
             for rival in self.on_rival:
                 rival(int(free))
         self.master_address = reply.ext.get("masterAddr", "") or self.master_address
@@ -250,7 +253,8 @@ class Registrar:
         while True:
             self.changed.clear()
             try:
-                self.registration.take(await self._caller.ask(self.registration.request(self.news)))
+                reply = await self._caller.ask(self.registration.request(self.news))
+                self.registration.take(reply, self.registry)
                 self._complained = False
                 pause = self.registration.broker.config.register_broker_period_ms / 1000
                 if self.registration.seeking():

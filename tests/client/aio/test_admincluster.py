@@ -13,6 +13,7 @@ from client.scripted import Scripted, scripted
 from client.steps import Answer, peer
 from penstock.client.aio.admin import Admin
 from penstock.client.aio.admincluster import ClusterAdmin
+from penstock.clock import FakeClock
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotEverywhere, WireError
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
@@ -145,6 +146,45 @@ async def test_a_look_may_be_partial(look: str) -> None:
             asked.clear()
             await LOOKS[look](admin)
             assert "b" not in {name for name, _ in asked}
+
+
+async def test_who_was_missed_is_asked_again_after_a_minute() -> None:
+    """It was left out for ever, however long the client lived and the broker was back."""
+    back = False
+
+    async def answer_of_b(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        if back:
+            writer.write(encode(command.reply(body=dumps({"rows": [], "next": None}))))
+        else:
+            writer.close()
+
+    clock = FakeClock()
+    async with of_three(answer_of_b) as (address, asked), Admin(address, partial=True, clock=clock) as admin:
+
+        async def is_asked(waited_ms: int) -> bool:
+            clock.advance(waited_ms)
+            asked.clear()
+            await admin.clients()
+            return "b" in {name for name, _ in asked}
+
+        assert await is_asked(0)
+        assert not await is_asked(59_999)
+        assert await is_asked(1)
+        back = True
+        assert not await is_asked(59_999)
+        assert "b" in admin.missed
+        assert await is_asked(1)
+        assert admin.missed == {}
+        assert await is_asked(0)
+
+
+async def test_of_those_that_were_missed_alone_is_asked_all_the_same() -> None:
+    """Nobody was asked, and that was the answer."""
+    async with of_three(gone) as (address, _), Admin(address, partial=True) as admin:
+        await admin.clients()
+        at = {name: one for name, one in (await admin._by_name()).items() if name in admin.missed}
+        with pytest.raises(ConnectionLost):
+            await admin._each(admin.runtime_info, at)
 
 
 async def test_where_nobody_answers_a_look_fails() -> None:

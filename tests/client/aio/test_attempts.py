@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from client.steps import Answer, peer
+from client.steps import mute
 from penstock.aio import Producer
 from penstock.client.aio.attempts import Attempts
 from penstock.client.aio.cluster import Cluster
@@ -19,7 +18,6 @@ from penstock.client.routes import MessageQueue, Route
 from penstock.errors import BrokerRefused, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.testing import Broker
-from penstock.wire.remoting import RemotingCommand
 
 Fresh = Callable[[str], str]
 
@@ -90,18 +88,9 @@ async def test_a_registry_that_is_away_for_the_first_send(
 
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_name_servers_that_say_nothing_take_no_more_than_the_time_of_a_send(idempotent: bool) -> None:
-    asked: list[str] = []
-
-    def silent(name: str) -> Answer:
-        async def answer(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
-            asked.append(name)
-
-        return answer
-
     async with (
-        peer(silent("a")) as a,
-        peer(silent("b")) as b,
-        Producer(f"{a};{b}", send_timeout_s=100, idempotent=idempotent) as producer,
+        mute("a", "b") as (registry, asked),
+        Producer(registry, send_timeout_s=100, idempotent=idempotent) as producer,
     ):
         for _ in range(2):
             with pytest.raises(TimedOut, match="no name server says where it is"):

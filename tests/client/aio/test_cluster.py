@@ -4,10 +4,13 @@ import asyncio
 
 import pytest
 
-from client.steps import echo, peer
+from client.scripted import scripted
+from client.steps import echo, mute, peer
 from penstock.client.aio.cluster import Cluster
-from penstock.errors import BrokerRefused, Closed, WireError
+from penstock.errors import BrokerRefused, Closed, TimedOut, WireError
+from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, encode
+from silence import silent
 
 
 async def test_requests_that_the_peer_starts() -> None:
@@ -74,3 +77,43 @@ def test_a_time_without_length_is_refused_at_once() -> None:
     for timeout_s in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="timeout_s is above 0"):
             Cluster("127.0.0.1:9876", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("said", "ext"), [({"producer": "p"}, {"producerGroup": "p"}), ({"consumer": "c"}, {"consumerGroup": "c"})]
+)
+async def test_a_goodbye_names_one_group(said: dict[str, str], ext: dict[str, str]) -> None:
+    """The other one was said to be empty, of which a RocketMQ broker made a group of no name."""
+    async with scripted() as script:
+        await script.cluster.route("T")
+        await script.cluster.unregister(**said)
+        told = [request for request in script.asked if request.code == RequestCode.UNREGISTER_CLIENT]
+        assert [request.ext for request in told] == [{"clientID": script.cluster.client_id, **ext}]
+
+
+def seconds(error: Exception) -> float:
+    """How long it says that it was waited."""
+    return float(str(error).split()[-2])
+
+
+async def test_name_servers_that_say_nothing_share_the_time_of_one() -> None:
+    """Each was waited for as long as for one."""
+    async with mute("a", "b", "c") as (registry, asked):
+        cluster = Cluster(registry, timeout_s=0.6)
+        await cluster.start()
+        with pytest.raises(TimedOut) as told:
+            await cluster.route("T")
+        assert seconds(told.value) < 0.6
+        assert asked == ["a", "b", "c"]
+        await cluster.close()
+
+
+async def test_one_that_answers_is_asked_in_time_whoever_is_silent_before_it() -> None:
+    with silent() as one, silent() as other:
+        async with peer(echo) as good:
+            cluster = Cluster(f"127.0.0.1:{one};127.0.0.1:{other};{good}", timeout_s=3)
+            async with asyncio.timeout(60):
+                await cluster.start()
+                assert (await cluster.ask_registry(RemotingCommand(1))).code == 0
+            assert cluster._directory.registries[0] == good
+            await cluster.close()

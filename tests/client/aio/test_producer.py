@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from client.steps import mute
 from penstock.aio import Admin, PullConsumer
 from penstock.client.aio.producer import Producer
 from penstock.client.results import SendReceipt, SendStatus
@@ -261,3 +262,11 @@ async def test_one_that_is_closed_is_not_started_again(registry: str, fresh: Fre
         await producer.send(Message(fresh("once"), b"x"))
     with pytest.raises(Closed, match="make a new one"):
         await producer.start()
+
+
+async def test_a_oneway_send_has_the_time_of_a_send() -> None:
+    """It waited for each silent name server in turn."""
+    async with mute("a", "b", "c") as (registry, asked), Producer(registry, send_timeout_s=0.6) as producer:
+        with pytest.raises(TimedOut, match="no name server says where it is"):
+            await producer.send_oneway(Message("T", b""))
+        assert set(asked) == {"a", "b", "c"}

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from client.steps import mute
 from penstock.aio import Producer
 from penstock.client.aio.pull import PullConsumer
 from penstock.client.routes import MessageQueue
-from penstock.errors import ConnectionLost, NoRoute
+from penstock.errors import ConnectionLost, NoRoute, TimedOut
 from penstock.message import Message, ReceivedMessage
 from penstock.testing import Broker
 from polling import later_ms
@@ -215,3 +216,11 @@ async def test_what_is_read_of_an_assigned_queue_can_be_changed(registry: str, f
         assert await bodies(consumer, queue) == [b"5"]  # from its position on
         await consumer.seek_to_start(queue)
         assert await bodies(consumer, queue) == [b"1", b"3", b"5"]
+
+
+async def test_name_servers_that_say_nothing_are_asked_once_each() -> None:
+    """They were asked for the route, and then for the route again."""
+    async with mute("a", "b") as (registry, asked), PullConsumer(registry, timeout_s=0.6) as consumer:
+        with pytest.raises(TimedOut):
+            await consumer.assign("T")
+        assert asked == ["a", "b"]

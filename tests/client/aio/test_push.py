@@ -1,6 +1,7 @@
 """`client.aio.push` against a real broker: groups, retries, order, broadcast, and members that come and go."""
 
 import asyncio
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client.steps import numbered, send
+from client.steps import mute, numbered, send
 from penstock.aio import Admin, Producer
 from penstock.client.aio import logconsumer, push
 from penstock.client.aio.push import PushConsumer
@@ -398,3 +399,13 @@ async def test_one_that_found_no_registry_may_be_started_again(own_cluster) -> N
     await asyncio.to_thread(own_cluster.start)
     async with consumer:
         assert consumer.client_id
+
+
+async def test_a_subscription_waits_for_all_silent_name_servers_together(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.client")
+    async with mute("a", "b") as (registry, _), PushConsumer("g", registry, timeout_s=0.6, listener=print) as consumer:
+        caplog.clear()
+        await consumer.subscribe("T")
+        waited = re.search("no route of T yet: .* within (.*) s", caplog.text)
+        assert waited is not None
+        assert float(waited[1]) < 0.6

@@ -132,6 +132,8 @@ def test_methods_and_slashes(broker: Broker) -> None:
     assert (told.status, told.headers["location"]) == (301, "/ping?a=b")
     told = ask(broker.http, "POST", "/pub/?topic=a", b"x")
     assert (told.status, told.headers["location"]) == (307, "/pub?topic=a")
+    told = ask(broker.http, "POST", "//PUB?topic=a", b"x")  # an address that ends with a slash, and a path behind it
+    assert (told.status, told.headers["location"]) == (307, "/pub?topic=a")
 
 
 def test_settings_are_not_for_everybody(broker: Broker) -> None:

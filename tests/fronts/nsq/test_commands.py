@@ -13,7 +13,7 @@ from penstock.fronts.nsq.commands import COMMANDS, digits
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [(b"0", 0), (b"12", 12), (b"", -1), (b"-1", -1), (b"1_0", -1), (b" 1", -1), (b"9" * 40, -1), (b"\xd9\xa3", -1)],
+    [(b"0", 0), (b"12", 12), (b"", 0), (b"-1", -1), (b"1_0", -1), (b" 1", -1), (b"9" * 40, -1), (b"\xd9\xa3", -1)],
 )
 def test_digits(text: bytes, number: int) -> None:
     assert digits(text) == number

@@ -15,6 +15,10 @@ penstock.spark.read.planning.DataLoss: offsets 2 to 4 are gone
     assert cause(Exception(spark)) == "DataLoss: offsets 2 to 4 are gone"
     assert cause(ValueError("plain\nmore")) == "plain"
     assert cause(ValueError()) == "ValueError"
+    rpc = (
+        '<_InactiveRpcError of RPC that terminated with:\n\tstatus = x\n\tdetails = "not \\"there\\""\n\tdebug = "x"\n>'
+    )
+    assert cause(Exception(rpc)) == 'not "there"'
 
 
 def test_the_cause_behind_java_is_the_innermost() -> None:

@@ -278,13 +278,15 @@ class Admin(GroupAdmin):
 
     async def groups_of(self, topic: str) -> list[str]:
         """The groups that read a log topic or committed an offset in it; sorted."""
-        found: set[str] = set()
-        route = await self._cluster.route(topic, fresh=True)
-        for address in filter(None, map(route.address, route.brokers)):
+
+        async def readers(address: str) -> set[str]:
             request = RemotingCommand(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
             answer = loads((await self._cluster.ask(address, request)).body)
-            found.update(map(str, answer.get("groupList") or ()) if isinstance(answer, dict) else ())
-        return sorted(found)
+            return set(map(str, answer.get("groupList") or ()) if isinstance(answer, dict) else ())
+
+        route = await self._cluster.route(topic, fresh=True)
+        brokers = {name: address for name in route.brokers if (address := route.address(name))}
+        return sorted(set[str]().union(*(await self._each(readers, brokers)).values()))
 
     # -- messages
 

@@ -22,6 +22,7 @@ from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
 AT_ONCE = 256  # requests on their way, of calls that make many
+LEFT_ALONE_MS = 60_000  # is a broker that did not answer
 T = TypeVar("T")
 
 
@@ -37,7 +38,8 @@ class ClusterAdmin:
     """A client that looks at a cluster; of one event loop.
 
     With `partial` what is asked of all brokers is what those say that answer, and `missed` says which did not, by name, and
-    why: they are not asked again. When none answers the first one's error is raised, as without `partial` any one's is.
+    why: they are asked again after a minute, and named no more once they answer. When none answers the first one's error is
+    raised, as without `partial` any one's is.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class ClusterAdmin:
         partial: bool = False,
     ) -> None:
         self.missed: dict[str, PenstockError] = {}
+        self._missed_ms: dict[str, int] = {}  # when each did not answer, by the monotonic clock
         self._partial = partial
         self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=security)
         self._registries = [join_address(*address) for address in split_addresses(registry)]
@@ -231,7 +234,7 @@ class ClusterAdmin:
         What one that cannot be reached would say is missing where this client is `partial`.
         """
         every = await self._by_name() if brokers is None else brokers
-        asked = {name: address for name, address in every.items() if name not in self.missed}
+        asked = {name: address for name, address in every.items() if not self._is_left_alone(name)} or every
         answers = await asyncio.gather(*map(ask, asked.values()), return_exceptions=True)
         found: dict[str, T] = {}
         missed: dict[str, PenstockError] = {}
@@ -244,8 +247,16 @@ class ClusterAdmin:
                 found[name] = answer
         if missed and not found:
             raise next(iter(missed.values()))
+        for name in found:
+            self.missed.pop(name, None)
         self.missed |= missed
+        self._missed_ms |= dict.fromkeys(missed, self._cluster.clock.monotonic_ms())
         return found
+
+    def _is_left_alone(self, broker: str) -> bool:
+        """Whether a broker is not asked now: it did not answer a moment ago."""
+        since_ms = self._cluster.clock.monotonic_ms() - self._missed_ms.get(broker, 0)
+        return broker in self.missed and since_ms < LEFT_ALONE_MS
 
     async def _at_all(self, ask: Callable[[str], Awaitable[T]], brokers: Mapping[str, str]) -> dict[str, T]:
         """What brokers answer to a change, by name; they are asked side by side, each by its address ("": it has no master).

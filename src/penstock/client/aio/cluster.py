@@ -13,10 +13,10 @@ from typing import Literal, TypeVar
 
 from penstock.client.aio.connection import Connection
 from penstock.client.aio.outages import Outages
-from penstock.client.conversation import OK, Conversation, Directory, checked, of_log
+from penstock.client.conversation import OK, Conversation, Directory, Patience, checked, of_log
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.clock import Clock
-from penstock.errors import NOT_OPEN, ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
+from penstock.errors import NOT_OPEN, ClientError, Closed, ConnectionLost, NoRoute, NotConnected, Refused, WireError
 from penstock.security import Security, security_of
 from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
@@ -124,8 +124,10 @@ class Cluster:
 
     # -- connections and calls
 
-    async def connection(self, address: str) -> Connection:
-        """The connection to an address, made when there is none."""
+    async def connection(self, address: str, until_s: float | None = None) -> Connection:
+        """The connection to an address, made when there is none; by this time of the loop's clock, or NotConnected, and who wants
+        it later may still have it.
+        """
         opening = self._connections.get(address)
         if opening is not None and opening.done() and not self.is_connected(address):
             opening = None
@@ -133,7 +135,13 @@ class Cluster:
             if not self._open:
                 raise Closed(NOT_OPEN)
             opening = self._connections[address] = asyncio.create_task(self._connect(address))
-        return opening.result() if opening.done() else await asyncio.shield(opening)
+        if opening.done():
+            return opening.result()
+        try:
+            async with asyncio.timeout_at(until_s):
+                return await asyncio.shield(opening)
+        except TimeoutError:
+            raise NotConnected(f"cannot connect to {address}: timed out") from None
 
     async def _connect(self, address: str) -> Connection:
         connection = await Connection.open(address, self.timeout_s, self._requested, self.security)
@@ -172,11 +180,17 @@ class Cluster:
 
     async def _converse(self, conversation: Conversation[T]) -> T:
         """Make the calls of a conversation; its result."""
+        patience, loop = Patience(self.timeout_s), asyncio.get_running_loop()
         try:
             call = next(conversation)
             while True:
                 try:
-                    answer = await self.call(call.address, call.command)
+                    if call.among:
+                        until_s = loop.time() + patience.left_for(call.among, loop.time())
+                        connection = await self.connection(call.address, until_s)
+                        answer = await connection.call(call.command, max(until_s - loop.time(), 0.0))
+                    else:
+                        answer = await self.call(call.address, call.command)
                 except (ClientError, WireError) as error:
                     call = conversation.throw(error)
                 else:
@@ -204,10 +218,11 @@ class Cluster:
         return await self._converse(self._directory.ask_registry(command, results))
 
     async def _first_registry(self) -> Connection:
+        patience, loop = Patience(self.timeout_s), asyncio.get_running_loop()
         lost: ClientError | None = None
-        for address in list(self._directory.registries):
+        for among, address in self._directory.round():
             try:
-                return await self.connection(address)
+                return await self.connection(address, loop.time() + patience.left_for(among, loop.time()))
             except ConnectionLost as error:
                 lost = error
                 self._directory.answered_not(address)
@@ -299,7 +314,8 @@ class Cluster:
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
         """Say goodbye to every broker connected to."""
-        ext = {"clientID": self.client_id, "producerGroup": producer, "consumerGroup": consumer}
+        ext = {"clientID": self.client_id}  # RocketMQ makes a group of no name of one that is said to be empty
+        ext |= {"producerGroup": producer} if producer else {"consumerGroup": consumer}
         for address in self.broker_addresses():
             if address in self._connections:
                 try:

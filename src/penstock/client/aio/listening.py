@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, cast
 
 from penstock.client.results import Outcome, Reject, Retry
-from penstock.client.threads import Threads
 from penstock.client.tracecontext import context_of, used
 from penstock.message import ReceivedMessage
+from penstock.threads import Threads
 
 log = logging.getLogger("penstock.client")
 

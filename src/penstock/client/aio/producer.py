@@ -236,8 +236,8 @@ class Producer:
         """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic."""
         attempts = self.attempts
         sent = attempts.outgoing((message,))
+        route = await attempts.route_by(message.topic, asyncio.get_running_loop().time() + self._timeout_s)
         to, _ = await attempts.choose(message, queue, selector, None)
-        route = await attempts.route(message.topic)
         if route.nsq:
             await self._sender.send_oneway(attempts.nsq_address(route, to), message)
             return ""

@@ -146,7 +146,8 @@ class PullConsumer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The message queues of a topic, sorted. NoRoute when it is unknown."""
-        await self._cluster.refresh(topic)
+        if topic in self._cluster.routes:  # which stays while nobody answers
+            await self._cluster.refresh(topic)
         return (await self._cluster.route(topic)).subscribe_queues()
 
     async def assign(

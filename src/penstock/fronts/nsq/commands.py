@@ -23,7 +23,9 @@ from penstock.words import CLOSING, DIGITS_MAX, DONE, ID_BYTES, INIT, SUBSCRIBED
 
 
 def digits(text: bytes) -> int:
-    """The number that these ASCII digits spell; -1 when they are none, or too many."""
+    """The number that these ASCII digits spell, 0 where there are none, as for nsqd; -1 where they are others, or too many."""
+    if not text:
+        return 0
     return int(text) if text.isdigit() and text.isascii() and len(text) <= DIGITS_MAX else -1
 
 

@@ -86,8 +86,8 @@ class NsqConnection(Consumer):
         return data
 
     def decimal(self, pos: int, end: int) -> int:
-        """The decimal number in [pos, end), or -1."""
-        if end <= pos or end - pos > words.DIGITS_MAX:
+        """The decimal number in [pos, end), 0 where nothing is, as nsqd reads it; or -1."""
+        if end - pos > words.DIGITS_MAX:
             return -1
         value: int = 0
         while pos < end:

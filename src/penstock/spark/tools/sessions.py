@@ -24,6 +24,8 @@ _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _ERROR = re.compile(r"(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*: .*|[A-Z]\w*(?:Error|Exception|Loss|Route|Corrupt|Out|Lost))\s*$")
 # `: java.io.IOException: sentence` at the head of Java's stack, and each `Caused by:` further down.
 _JAVA_ERROR = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)+([\w$]+)(?::? ?)(.*)$", re.MULTILINE)
+# What gRPC writes on five lines.
+_RPC_ERROR = re.compile(r'^<_\w+ of RPC that terminated with:.*?^\s*details = "(.+?)"$', re.MULTILINE | re.DOTALL)
 # What a JVM that gives up says first, in its log or before it has one.
 _JVM_SAID = re.compile(r"(?: ERROR |^Exception in thread \S+ (?:[\w$]+\.)*|^[Ee]rror: )(.*)$", re.MULTILINE)
 CONNECT_HINT = "pip install 'penstock[connect]'"
@@ -251,6 +253,8 @@ def cause(error: BaseException) -> str:
         found = _JAVA_ERROR.findall(text)
         if found and "Traceback (most recent call last):" not in text:
             return f"{found[-1][0]}: {found[-1][1].strip()}".removesuffix(": ")
+    if (said := _RPC_ERROR.search(text)) is not None:
+        return said[1].replace('\\"', '"')
     blocks = text.split("Traceback (most recent call last):")[1:]
     for block in blocks:
         for line in block.splitlines():

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.threads import Threads
+from penstock.threads import Threads
 
 ENDS = """
 import threading
-from penstock.client.threads import Threads
+from penstock.threads import Threads
 begun = threading.Event()
 threads = Threads(1, "never")
 threads.submit(lambda: (begun.set(), threading.Event().wait()))
@@ -71,3 +71,20 @@ def test_who_asks_from_one_of_them() -> None:
     assert not threads.has_caller()
     for each in (threads, others):
         each.shutdown()
+
+
+def test_a_shutdown_may_wait() -> None:
+    threads, ended = Threads(2, "two"), list[int]()
+    begun, gate = threading.Barrier(3), threading.Event()
+
+    def work() -> None:
+        begun.wait(60)
+        assert gate.wait(60)
+        ended.append(1)
+
+    for _ in range(2):
+        threads.submit(work)
+    begun.wait(60)
+    threading.Timer(0.01, gate.set).start()
+    threads.shutdown(wait=True)
+    assert ended == [1, 1]

@@ -38,7 +38,9 @@ class Threads(Executor):
                 self._idle -= 1
             elif self._count < self._most:
                 self._count += 1
-                threading.Thread(target=self._work, name=f"{self._name}_{self._count}", daemon=True).start()
+                thread = threading.Thread(target=self._work, name=f"{self._name}_{self._count}", daemon=True)
+                self._members.add(thread)
+                thread.start()
         return future
 
     def has_caller(self) -> bool:
@@ -46,13 +48,15 @@ class Threads(Executor):
         return threading.current_thread() in self._members
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Take no more work; what is there is done, and nobody waits for it."""
+        """Take no more work; what is there is done, and only `wait` waits for it."""
         with self._lock:
             self._open = False
         self._row.put(None)
+        if wait:
+            for thread in list(self._members):
+                thread.join()
 
     def _work(self) -> None:
-        self._members.add(threading.current_thread())
         while (task := self._row.get()) is not None:
             _carry_out(*task)
             del task  # an idle thread keeps nothing alive
