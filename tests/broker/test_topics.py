@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.broker.topics import TopicTable
 from penstock.disk.files import Files
@@ -108,3 +109,13 @@ def test_topics_of_the_store_that_the_file_does_not_know() -> None:
     assert lost is not None
     assert lost.queue_count == 4
     assert topics.get(b"Deleted") is None
+
+
+@pytest.mark.parametrize("default", LOG_LEVELS)
+@pytest.mark.parametrize("level", LOG_LEVELS)
+def test_the_level_of_a_topic_stays_whatever_that_of_new_ones_is(default: str, level: str) -> None:
+    topics, by_table, by_change = (table(level=LEVELS[default]) for _ in range(3))
+    topics.create(b"Old", 1, 1, level=LEVELS[level])
+    by_table.load(topics.as_file())
+    by_change.load_change(topics.as_change(b"Old"))
+    assert [one.by_name[b"Old"].level for one in (by_table, by_change)] == [LEVELS[level]] * 2

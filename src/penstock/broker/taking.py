@@ -165,9 +165,9 @@ class Taking:
         topics, now_ms = broker.topics, broker.now_ms
         for name, config in table.items():
             known = topics.get(name.encode())
-            if known is not None and known.as_config() == config:
-                continue
             level = config.get("level", "os")
+            if known is not None and {"level": "os", **known.as_config()} == {**config, "level": level}:
+                continue
             try:
                 topics.create(
                     name.encode(), shapes.number(config, "readQueueNums", 4), shapes.number(config, "writeQueueNums", 4),

@@ -495,13 +495,20 @@ class TopicTable:
         ends = {
             name.decode(): {str(q): end for q, end in floors.items() if end} for name, floors in self._floors.items()
         }
-        return self.as_table() | {"deletedTopicEnds": {name: queues for name, queues in ends.items() if queues}}
+        table = {topic.name.decode(): self._written(topic) for topic in self.by_name.values()}
+        ends = {name: queues for name, queues in ends.items() if queues}
+        return self.as_table(names=()) | {"topicConfigTable": table, "deletedTopicEnds": ends}
+
+    def _written(self, topic: LogTopic) -> dict[str, object]:
+        """A topic as it is read again. One without a level is RocketMQ's, and gets that of new topics."""
+        level = {} if self._level == LEVEL_OS else {"level": LEVEL_NAMES[topic.level]}
+        return topic.as_config() | level
 
     def as_change(self, name: bytes) -> dict[str, object]:
         """What is noted beside topics.json when a topic came, went or was changed."""
         topic = self.by_name.get(name)
         ends = {str(queue_id): end for queue_id, end in self._floors.get(name, {}).items() if end}
-        config = None if topic is None else topic.as_config()
+        config = None if topic is None else self._written(topic)
         return {"name": name.decode(), "config": config, "ends": ends, "dataVersion": dict(self.version)}
 
     def _take_ends(self, name: str, ends: object) -> None:
