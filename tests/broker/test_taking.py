@@ -9,7 +9,7 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.clock import BrokerClock
-from penstock.broker.taking import LAST_MS, OFFSETS_MS, Tables, Taking, TakingTime, last_records
+from penstock.broker.taking import LAST_MS, OFFSETS_MS, Tables, Taking, TakingTime, ends_untold, last_records
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.errors import WireError
@@ -266,3 +266,21 @@ def test_frames_that_waited_while_the_process_was_stopped_are_not_believed() -> 
     now = time.now_ms
     taking.hear(now)
     assert time.now_ms == now
+
+
+def test_where_queues_end_that_the_log_says_nothing_of(pair: tuple[Broker, Broker]) -> None:
+    """What was purged and is still in the log is copied; a copy that begins behind it sees nothing of it."""
+    master, slave = pair
+    topic = master.topics.create(b"orders", 2, 2)
+    for _ in range(3):
+        master.put(topic, 1, b"x", {}, born_host=master.store_host, born_ms=1)
+    end = master.store.end_position
+    assert ends_untold(master.store, end) == {}
+    master.topics.purge(topic, {1: 3}, 1)
+    assert ends_untold(master.store, 0) == {}
+    assert ends_untold(master.store, end) == {"orders": {"1": 3}}
+    Taking(slave).take(ha.ENDS, b'{"ends": {"orders": {"1": 3}}}')
+    queue = slave.store.queue(b"orders", 1)
+    assert (queue.min_offset, queue.max_offset) == (3, 3)
+    with pytest.raises(WireError):
+        Taking(slave).take(ha.ENDS, b'{"ends": {"orders": {"x": 3}}}')

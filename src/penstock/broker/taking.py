@@ -25,6 +25,7 @@ from penstock.log.store import LogStore
 from penstock.wire import fastjson, ha
 from penstock.wire.codes import PERM_READ
 from penstock.wire.fastjson import JsonObject
+from penstock.wire.layout import FILLER_SIZE
 
 log = logging.getLogger("penstock.broker")
 
@@ -80,6 +81,20 @@ def sums_of(store: LogStore, position: int, size: int) -> int:
     for n in range(sidecar.find(position - size - first), sidecar.find(position - first)):
         said = isal_zlib.crc32(sidecar.start(n).to_bytes(4) + sidecar.sum(n).to_bytes(4), said)
     return said
+
+
+def ends_untold(store: LogStore, position: int) -> dict[str, dict[str, int]]:
+    """Where queues end of whose messages the log holds none, by topic and queue: who copies it from `position` on does not see
+    that, and would give their offsets out again.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for topic, by_id in store.queues.items():
+        for queue_id, queue in by_id.items():
+            end = queue.max_offset
+            last = queue.entry(end - 1) if 0 < end <= queue.min_offset else (position, 0, 0)
+            if last is None or last[0] < position or last[1] == FILLER_SIZE:  # else it was purged, and is to be copied
+                found.setdefault(topic.decode(), {})[str(queue_id)] = end
+    return found
 
 
 class Tables:
@@ -154,6 +169,8 @@ class Taking:
                 self.take_groups(told)
             elif kind == ha.OFFSETS:
                 self.take_offsets(told)
+            elif kind == ha.ENDS:
+                self.take_ends(told)
             elif kind in (ha.CHANNELS, ha.CURSORS):
                 self._mirror.take(kind, told)
         except (TypeError, ValueError, AttributeError, KeyError, zlib.error) as error:
@@ -179,6 +196,16 @@ class Taking:
         for topic in list(topics.by_name):
             if topic.decode() not in table and not is_system_topic(broker.config, topic.decode()):
                 topics.delete(topic, now_ms)
+
+    def take_ends(self, told: dict[str, object]) -> None:
+        """Where queues go on of which the log that is copied says nothing. StoreError."""
+        ends = shapes.entries(told, "ends")
+        found = {
+            (topic.encode(), int(queue_id)): shapes.number(queues, queue_id, 0)
+            for topic, queues in ends.items()
+            for queue_id in queues
+        }
+        self._broker.store.upkeep.begin_queues(found)
 
     def take_groups(self, told: dict[str, object]) -> None:
         """These groups, and no others."""

@@ -78,6 +78,7 @@ class _Recoverer:
             self.tail.drop_blank()
             log.seek(0)
         shed = store.following and self.derived.shed_fillers()
+        self.upkeep.begin_queues(self.derived.begins())
         for by_id in store.queues.values():
             for queue in by_id.values():
                 queue.follow(log.file.first)
