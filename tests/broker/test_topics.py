@@ -119,3 +119,17 @@ def test_the_level_of_a_topic_stays_whatever_that_of_new_ones_is(default: str, l
     by_table.load(topics.as_file())
     by_change.load_change(topics.as_change(b"Old"))
     assert [one.by_name[b"Old"].level for one in (by_table, by_change)] == [LEVELS[level]] * 2
+
+
+def test_a_copy_that_is_told_of_a_purge_before_it_has_what_was_purged() -> None:
+    topics = table()
+    topic = topics.create(b"T", 1, 1)
+    queue = topic.queues[0]
+    topics.take_ends({"T": {"0": 9}}, 1)
+    assert (queue.min_offset, topics.behind) == (7, {b"T"})
+    queue.max_offset = 8
+    topics.hide_copied()
+    assert (queue.min_offset, topics.behind) == (8, {b"T"})
+    queue.max_offset = 12
+    topics.hide_copied()
+    assert (queue.min_offset, topics.behind) == (9, set())

@@ -13,6 +13,7 @@ from fronts import ha_set
 from penstock.broker import copies, replica
 from penstock.broker.copies import Copies, Member
 from penstock.broker.mastership import Mastership
+from penstock.broker.purge import Purge
 from penstock.broker.replica import Replica
 from penstock.fronts.ha import MasterSession
 from penstock.log.upkeep import Upkeep
@@ -99,6 +100,22 @@ def test_offsets_of_what_retention_took_before_a_copy_began_are_not_given_out_ag
         walk.settle(2)
         owner.send(slave, "O", 100)
         assert owner.sent[len(owner.sent)].offset == last + 1
+    finally:
+        owner.close()
+
+
+def test_what_was_purged_is_out_of_sight_at_a_slave_that_copies_it_later() -> None:
+    walk = ha_set.Walk(1, 2)
+    owner = walk.set
+    try:
+        master, slave = owner.nodes
+        for _ in range(3):
+            owner.send(master, "O", 100)
+        master.turn(lambda: Purge(master.broker, "O", "2").run() and None)
+        owner.send(master, "O", 100)
+        walk.settle(3)
+        queue = slave.store.queue(b"O", 0)
+        assert (queue.min_offset, queue.max_offset) == (2, 4)
     finally:
         owner.close()
 

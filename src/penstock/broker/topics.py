@@ -288,6 +288,7 @@ class TopicTable:
         self.default_queues = default_queues
         self.by_name: dict[bytes, LogTopic] = {}
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
+        self.behind: set[bytes] = set()  # topics with queues that end below their floors: a copy has yet to come so far
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[bytes], None]] = []
         self._taken: Callable[[bytes], bool] = lambda name: False
@@ -355,8 +356,8 @@ class TopicTable:
         floors = self._floors.get(name, {})
         for queue_id in range(len(topic.queues), topic.queue_count):
             queue = self._queue_of(name, queue_id)
-            queue.begin_at(max(queue.min_offset, min(floors.get(queue_id, 0), queue.max_offset)))
             topic.add_queue(queue)
+            self._begin_at_floor(name, queue, floors.get(queue_id, 0))
         if announce:
             self._announce(name, now_ms)
         return topic
@@ -542,8 +543,19 @@ class TopicTable:
         queues = self.by_name[name].queues
         for queue_id, floor in self._floors.get(name, {}).items():
             if queue_id < len(queues):
-                queue = queues[queue_id]
-                queue.begin_at(max(queue.min_offset, min(floor, queue.max_offset)))
+                self._begin_at_floor(name, queues[queue_id], floor)
+
+    def _begin_at_floor(self, name: bytes, queue: ConsumeQueue, floor: int) -> None:
+        queue.begin_at(max(queue.min_offset, min(floor, queue.max_offset)))
+        if queue.max_offset < floor:
+            self.behind.add(name)
+
+    def hide_copied(self) -> None:
+        """Some more of its master's log is here: what was purged there before it came is out of sight here, too."""
+        behind, self.behind = self.behind, set()
+        for name in behind:
+            if name in self.by_name:
+                self._begin_at_floors(name)
 
     def load(self, table: Mapping[str, object]) -> None:
         """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""
