@@ -120,6 +120,27 @@ def test_what_was_purged_is_out_of_sight_at_a_slave_that_copies_it_later() -> No
         owner.close()
 
 
+def test_who_led_before_does_not_lead_again_while_the_place_is_given_away() -> None:
+    """The master still says that it is one, though it appends nothing any more."""
+    walk = ha_set.Walk(0, 3)
+    owner = walk.set
+    try:
+        walk.settle(4)
+        former, master, _ = owner.nodes
+        former.kill()
+        walk.settle(6)
+        assert owner.promote(master, accept_loss=False)
+        walk.settle(6)
+        assert master.leading
+        master.turn(lambda: master.ha.mastership.switch("c") and None)
+        assert master.store.following
+        former.start()
+        assert "is the master of epoch 2" in former.again
+        assert not former.leading
+    finally:
+        owner.close()
+
+
 # -- planted defects
 
 Patch = pytest.MonkeyPatch

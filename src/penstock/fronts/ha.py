@@ -118,7 +118,10 @@ class MasterSession(HaSession):
         begin, end = store.min_position, store.end_position
         empty = told.written == told.begin == 0
         shared = epochs.common(replica.epochs, told.epochs)
-        if store.following:
+        giving = self.front.mastership.heir is not None and told.about.get(
+            "asks"
+        )  # until the heir leads, nobody else says so
+        if store.following and not giving:
             return self._refuse(ha.NOT_MASTER, "this broker is a slave itself", self.front.followed_at)
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
