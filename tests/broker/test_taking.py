@@ -72,7 +72,7 @@ def test_what_a_group_may_not_read_it_may_not_read_at_a_slave_either(pair: tuple
         master.groups.forbid("readers", topic, True, 2)
     slave.groups.update({"groupName": "readers"}, 1)
     slave.groups.forbid("readers", "orders", True, 1)
-    assert tell(tables, slave) == 1
+    assert tell(tables, slave) == 2  # and that there are no offsets
     assert slave.groups.by_name["readers"].forbidden == {"secrets", "more"}
     assert slave.groups.dirty
     version = dict(slave.groups.version)
@@ -284,3 +284,22 @@ def test_where_queues_end_that_the_log_says_nothing_of(pair: tuple[Broker, Broke
     assert (queue.min_offset, queue.max_offset) == (3, 3)
     with pytest.raises(WireError):
         Taking(slave).take(ha.ENDS, b'{"ends": {"orders": {"x": 3}}}')
+
+
+def test_offsets_that_went_while_a_slave_was_away_go(pair: tuple[Broker, Broker]) -> None:
+    """The first that a connection tells are all there are; what is told later stands beside them."""
+    master, slave = pair
+    for broker in pair:
+        broker.topics.create(b"orders", 1, 1)
+    master.offsets.commit("stays", "orders", 0, 1)
+    slave.offsets.commit("gone", "orders", 0, 2)
+    tables = Tables(master)
+    tell(tables, slave)
+    assert slave.offsets.table == {("orders", "stays"): {0: 1}}
+    slave.offsets.commit("here", "orders", 0, 3)
+    master.offsets.commit("stays", "orders", 0, 4)
+    tell(tables, slave)
+    assert slave.offsets.table == {("orders", "stays"): {0: 4}, ("orders", "here"): {0: 3}}
+    master.offsets.drop_group("stays")
+    tell(Tables(master), slave)
+    assert slave.offsets.table == {}

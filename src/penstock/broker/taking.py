@@ -104,6 +104,7 @@ class Tables:
         self._broker = broker
         self._versions: tuple[object, object] = (None, None)
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self._told_all = False
         self._due_ms = 0
         self._ready = b""  # offsets that are still to be told
         self._position = 0  # and where the log ended when they were looked at
@@ -144,11 +145,14 @@ class Tables:
             self._offsets[key] = dict(queues)
         for key in gone:
             del self._offsets[key]
-        if not changed and not gone:
+        if not changed and not gone and self._told_all:
             return b""
         told = {f"{topic}@{group}": queues for (topic, group), queues in changed.items()}
         told |= {f"{topic}@{group}": {} for topic, group in gone}
-        return fastjson.dumps({"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}})
+        said: dict[str, object] = {"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}}
+        if not self._told_all:  # what went while the slave was away is not known here
+            said["all"] = self._told_all = True
+        return fastjson.dumps(said)
 
 
 class Taking:
@@ -224,9 +228,12 @@ class Taking:
                 groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
-        """These committed offsets beside those there are; none of a group on a topic: there are none any more."""
+        """These committed offsets beside those there are, or these alone; none of a group on a topic: there are none any more."""
         offsets = self._broker.offsets
-        for key, queues in shapes.entries(told, "offsets").items():
+        entries = shapes.entries(told, "offsets")
+        if told.get("all") is True:
+            entries = {f"{topic}@{group}": {} for topic, group in offsets.table} | entries
+        for key, queues in entries.items():
             topic, _, group = key.rpartition("@")
             if not queues:
                 offsets.table.pop((topic, group), None)
