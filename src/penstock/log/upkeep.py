@@ -312,11 +312,8 @@ class Upkeep:
         for (topic, queue_id), offset in begins.items():
             self.begins[topic, queue_id] = offset
             queue = store.queue(topic, queue_id)
-            before = queue.max_offset
-            if before < offset:
-                queue.fill_to(offset)
-                store.entry_count += offset - before
-                store.mark_dirty(queue)
+            if queue.max_offset < offset:
+                store.go_on_at(queue, offset)
                 store.put_short([queue])
 
     def write_offsets(self, *, ends: bool) -> None:
