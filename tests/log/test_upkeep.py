@@ -102,7 +102,7 @@ def test_a_queue_of_a_copy_goes_on_where_it_was_told(tmp_path: Path, offset: int
     store = make(tmp_path)
     store.follow(True)
     store.open()
-    store.upkeep.begin_queues({(b"T", 0): offset, (b"T", 1): 0})
+    store.begin_queues({(b"T", 0): offset, (b"T", 1): 0})
     work(store)
     for _ in range(3):
         assert store.queue(b"T", 0).max_offset == store.queue(b"T", 0).min_offset == offset

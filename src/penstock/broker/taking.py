@@ -209,7 +209,7 @@ class Taking:
             for topic, queues in ends.items()
             for queue_id in queues
         }
-        self._broker.store.upkeep.begin_queues(found)
+        self._broker.store.begin_queues(found)
 
     def take_groups(self, told: dict[str, object]) -> None:
         """These groups, and no others."""

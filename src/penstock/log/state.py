@@ -133,13 +133,6 @@ class LogState:
         """They could not be reserved: they are asked for again."""
         self.short_queues += queues
 
-    def go_on_at(self, queue: ConsumeQueue, offset: int) -> None:
-        """Leave out what a queue lacks below an offset. StoreError."""
-        before = queue.max_offset
-        queue.fill_to(offset)
-        self.entry_count += queue.max_offset - before
-        self.mark_dirty(queue)
-
     def take_damaged(self) -> dict[int, tuple[bytes, int, int]]:
         """What reads have come across: physical offset → (topic, queue id, queue offset)."""
         damaged_entries, self.damaged_entries = self.damaged_entries, {}

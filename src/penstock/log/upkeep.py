@@ -304,17 +304,21 @@ class Upkeep:
         begins = {"begins": _by_topic(self.begins)} if self.begins else {}
         return tables.encode({"reserved": _by_topic(self.explicit), "ends": self._ends} | begins)
 
-    def begin_queues(self, begins: Mapping[tuple[bytes, int], int]) -> None:
+    def begin_queues(self, begins: Mapping[tuple[bytes, int], int]) -> int:
         """The log is a copy that began when nothing of these queues was left in it: they go on at these offsets, as at the
-        master, and not at the first again. Kept with what is reserved, from the next job of that on. StoreError.
+        master, and not at the first again. Kept with what is reserved, from the next job of that on. How many entries stand for
+        what is left out. StoreError.
         """
-        store = self.store
+        store, count = self.store, 0
         for (topic, queue_id), offset in begins.items():
             self.begins[topic, queue_id] = offset
             queue = store.queue(topic, queue_id)
             if queue.max_offset < offset:
-                store.go_on_at(queue, offset)
+                count += offset - queue.max_offset
+                queue.fill_to(offset)
+                store.mark_dirty(queue)
                 store.put_short([queue])
+        return count
 
     def write_offsets(self, *, ends: bool) -> None:
         """Write `offsets.json` now: with `ends` where each queue ends, and nothing reserved beyond."""
