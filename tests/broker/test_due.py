@@ -11,9 +11,10 @@ import pytest
 from broker.queueside import Reader, Side
 from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.due import FOLLOWING_MS, LOOK_AT_LEAST_MS, DueMessages
-from penstock.broker.topics import TIMER_TOPIC
+from penstock.broker.topics import HALF_TOPIC, TIMER_TOPIC
 from penstock.errors import Refused
 from penstock.wire import record
+from penstock.wire.codes import SYS_COMMIT
 
 ODD: dict[str, dict[str, str]] = {
     "id no number": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "abc"},
@@ -204,3 +205,38 @@ def test_what_is_due_while_a_place_is_about_to_be_given_away_comes_when_it_is_ke
     side.turn(FOLLOWING_MS)
     assert pulled(side, b"T") == [b"late"]
     side.broker.close()
+
+
+@pytest.mark.parametrize("given_back", [False, True])
+def test_what_a_transaction_has_committed_comes_once_when_it_is_delayed(tmp_path: Path, given_back: bool) -> None:
+    """Its delivery says that it was committed, as RocketMQ's does, and ends the entry of the schedule all the same."""
+    side = Side(tmp_path)
+    broker = side.broker
+    broker.topic_to_write(b"Tx")
+    properties = {"PGROUP": "PG", "REAL_TOPIC": "Tx", "REAL_QID": "0"} | ({} if given_back else {"DELAY": "1"})
+    half = broker.put(
+        broker.topics.by_name[HALF_TOPIC], 0, b"m", properties,
+        born_host=broker.store_host, born_ms=broker.now_ms, half=True,
+    )  # fmt: skip
+    broker.transactions.begun(half.queue_offset, half.physical, broker.now_ms, properties)
+    broker.transactions.end(
+        {"producerGroup": "PG", "tranStateTableOffset": half.queue_offset, "commitLogOffset": half.physical,
+         "commitOrRollback": SYS_COMMIT}
+    )  # fmt: skip
+    topic = b"Tx"
+    if given_back:
+        [entry] = [broker.topics.by_name[b"Tx"].queues[0].entry(0)]
+        assert entry is not None
+        broker.send_back(entry[0], "G", 1, None, "")
+        topic = b"%RETRY%G"
+    assert len(broker.schedule) == 1
+    side.turn(1_000)
+    assert pulled(side, topic) == [b"m"]
+    assert len(broker.schedule) == 0
+    for clean in (False, True):
+        for _ in range(3):
+            side.turn(500)
+        side.reopen(clean)
+        assert len(side.broker.schedule) == 0
+        assert pulled(side, topic) == [b"m"]
+    side.close()

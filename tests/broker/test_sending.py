@@ -41,6 +41,14 @@ def test_no_topic_is_made_where_none_may_be(tmp_path: Path) -> None:
     assert (caught.value.remoting, caught.value.nsq) == (17, "E_BAD_TOPIC")
 
 
+def test_a_slave_makes_no_topic_of_a_send(side: Side) -> None:
+    """It refuses that one as any other; its topics are those of its master."""
+    side.broker.store.follow(True)
+    with pytest.raises(Refused, match="It is a slave") as caught:
+        side.broker.sending.open_to_senders(b"fresh")
+    assert (caught.value.remoting, side.broker.topics.get(b"fresh")) == (14, None)
+
+
 @pytest.mark.parametrize(
     ("properties", "there"),
     [({}, b"t"), ({"DELAY": "0"}, b"t"), ({"DELAY": "3"}, SCHEDULE_TOPIC), ({"TIMER_DELAY_SEC": "1"}, TIMER_TOPIC)],

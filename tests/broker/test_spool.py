@@ -68,6 +68,21 @@ def test_a_spool_of_every_length(tmp_path: Path) -> None:
         assert (folder / TOKEN).stat().st_size == found.size == sizes[whole]
 
 
+@pytest.mark.parametrize("zeros", [1, CHUNK.size, 4096])
+def test_a_spool_that_a_power_cut_has_left_with_zeros(tmp_path: Path, zeros: int) -> None:
+    """A file has grown, and what was written there has not reached the disk: it ends before."""
+    chunks = [chunk(b"a", b"bb"), chunk(b"c")]
+    _, spool, sizes = staged(tmp_path / "whole", chunks, sealed=True)
+    data = spool.path.read_bytes()
+    for whole, size in enumerate(sizes[:-1]):
+        folder = tmp_path / f"{size}"
+        folder.mkdir()
+        (folder / TOKEN).write_bytes(data[:size] + bytes(zeros))
+        found = spools_of(folder).by_token[TOKEN]
+        assert (found.number, found.sealed) == (whole, False)
+        assert (folder / TOKEN).stat().st_size == size
+
+
 def test_a_damaged_chunk_is_not_published(tmp_path: Path) -> None:
     spools, spool, sizes = staged(tmp_path, [chunk(b"a" * 50)], sealed=True)
     data = bytearray(spool.path.read_bytes())

@@ -10,7 +10,7 @@ import pytest
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clock import BrokerClock
-from penstock.broker.taking import LAST_MS, OFFSETS_MS, Tables, Taking, TakingTime, last_records
+from penstock.broker.taking import LAST_MS, OFFSETS_MS, Tables, Taking, TakingTime, ends_untold, last_records
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.errors import WireError
@@ -74,7 +74,7 @@ def test_what_a_group_may_not_read_it_may_not_read_at_a_slave_either(pair: tuple
         master.groups.forbid("readers", topic, True, 2)
     slave.groups.update({"groupName": "readers"}, 1)
     slave.groups.forbid("readers", "orders", True, 1)
-    assert tell(tables, slave) == 1
+    assert tell(tables, slave) == 2  # and that there are no offsets
     assert slave.groups.by_name["readers"].forbidden == {"secrets", "more"}
     assert slave.groups.dirty
     version = dict(slave.groups.version)
@@ -280,3 +280,40 @@ def test_frames_that_waited_while_the_process_was_stopped_are_not_believed() -> 
     now = time.now_ms
     taking.hear(now)
     assert time.now_ms == now
+
+
+def test_where_queues_end_that_the_log_says_nothing_of(pair: tuple[Broker, Broker]) -> None:
+    """What was purged and is still in the log is copied; a copy that begins behind it sees nothing of it."""
+    master, slave = pair
+    topic = master.topics.create(b"orders", 2, 2)
+    for _ in range(3):
+        master.put(topic, 1, b"x", {}, born_host=master.store_host, born_ms=1)
+    end = master.store.end_position
+    assert ends_untold(master.store, end) == {}
+    master.topics.purge(topic, {1: 3}, 1)
+    assert ends_untold(master.store, 0) == {}
+    assert ends_untold(master.store, end) == {"orders": {"1": 3}}
+    Taking(slave).take(ha.ENDS, b'{"ends": {"orders": {"1": 3}}}')
+    queue = slave.store.queue(b"orders", 1)
+    assert (queue.min_offset, queue.max_offset) == (3, 3)
+    with pytest.raises(WireError):
+        Taking(slave).take(ha.ENDS, b'{"ends": {"orders": {"x": 3}}}')
+
+
+def test_offsets_that_went_while_a_slave_was_away_go(pair: tuple[Broker, Broker]) -> None:
+    """The first that a connection tells are all there are; what is told later stands beside them."""
+    master, slave = pair
+    for broker in pair:
+        broker.topics.create(b"orders", 1, 1)
+    master.offsets.commit("stays", "orders", 0, 1)
+    slave.offsets.commit("gone", "orders", 0, 2)
+    tables = Tables(master)
+    tell(tables, slave)
+    assert slave.offsets.table == {("orders", "stays"): {0: 1}}
+    slave.offsets.commit("here", "orders", 0, 3)
+    master.offsets.commit("stays", "orders", 0, 4)
+    tell(tables, slave)
+    assert slave.offsets.table == {("orders", "stays"): {0: 4}, ("orders", "here"): {0: 3}}
+    master.offsets.drop_group("stays")
+    tell(Tables(master), slave)
+    assert slave.offsets.table == {}

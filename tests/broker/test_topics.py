@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.broker.topics import TopicTable
 from penstock.disk.files import Files
@@ -108,3 +109,27 @@ def test_topics_of_the_store_that_the_file_does_not_know() -> None:
     assert lost is not None
     assert lost.queue_count == 4
     assert topics.get(b"Deleted") is None
+
+
+@pytest.mark.parametrize("default", LOG_LEVELS)
+@pytest.mark.parametrize("level", LOG_LEVELS)
+def test_the_level_of_a_topic_stays_whatever_that_of_new_ones_is(default: str, level: str) -> None:
+    topics, by_table, by_change = (table(level=LEVELS[default]) for _ in range(3))
+    topics.create(b"Old", 1, 1, level=LEVELS[level])
+    by_table.load(topics.as_file())
+    by_change.load_change(topics.as_change(b"Old"))
+    assert [one.by_name[b"Old"].level for one in (by_table, by_change)] == [LEVELS[level]] * 2
+
+
+def test_a_copy_that_is_told_of_a_purge_before_it_has_what_was_purged() -> None:
+    topics = table()
+    topic = topics.create(b"T", 1, 1)
+    queue = topic.queues[0]
+    topics.take_ends({"T": {"0": 9}}, 1)
+    assert (queue.min_offset, topics.behind) == (7, {b"T"})
+    queue.max_offset = 8
+    topics.hide_copied()
+    assert (queue.min_offset, topics.behind) == (8, {b"T"})
+    queue.max_offset = 12
+    topics.hide_copied()
+    assert (queue.min_offset, topics.behind) == (9, set())

@@ -10,10 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
+from penstock.app import Server
+from penstock.broker.topics import HALF_TOPIC
+from penstock.cli.lost import DELIVERY
 from penstock.cli.lost import lost as command
 from penstock.disk.files import Files
 from penstock.log import cutting
 from penstock.testing import Broker
+from penstock.wire.codes import SYS_COMMIT
 from polling import eventually
 
 SEGMENT = 1 << 20
@@ -93,3 +97,31 @@ def test_what_the_topic_has_already_is_left_out(folder: Path) -> None:
     with Broker(folder, mapped_file_size_commit_log=SEGMENT) as broker:
         rows = run("republish", str(folder), name, "-n", broker.registry, "--force")
     assert {row["what"]: row["messages"] for row in rows} == {"is in the topic already": 5, "sent": 1}
+
+
+def test_a_delayed_message_of_a_transaction_is_sent_again_once(tmp_path: Path, broker: Broker) -> None:
+    """Its delivery says, too, that it was committed."""
+    old = tmp_path / "old"
+
+    def commit(server: Server) -> None:
+        broker = server.broker
+        broker.topic_to_write(b"orders")
+        due = str(broker.now_ms + 200)
+        properties = {"PGROUP": "PG", "REAL_TOPIC": "orders", "REAL_QID": "0", "TIMER_DELIVER_MS": due, "KEYS": "k"}
+        half = broker.put(
+            broker.topics.by_name[HALF_TOPIC], 0, b"lost", properties, born_host=broker.store_host, born_ms=1, half=True
+        )
+        broker.transactions.begun(half.queue_offset, half.physical, 1, properties)
+        told = {"producerGroup": "PG", "tranStateTableOffset": half.queue_offset, "commitLogOffset": half.physical}
+        broker.transactions.end({**told, "commitOrRollback": SYS_COMMIT})
+
+    with Broker(old, mapped_file_size_commit_log=SEGMENT) as running:
+        running.call(commit)
+        eventually(lambda: found(running) == [b"lost"])
+        end = running.call(lambda server: server.broker.store.end_position)
+    cutting.keep_tail(Files(), old, cutting.Intent(0, end, "log-0-1", 1, "a test"), SEGMENT, 1_700_000_000_000)
+    name = str(run("ls", str(old))[0]["name"])
+    rows = run("republish", str(old), name, "-n", broker.registry, "--force")
+    told = {row["what"]: row["messages"] for row in rows if row["topic"] == "orders"}
+    assert told == {"sent": 1, DELIVERY: 1}
+    eventually(lambda: found(broker) == [b"lost"])

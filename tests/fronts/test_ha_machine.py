@@ -13,6 +13,7 @@ from fronts import ha_set
 from penstock.broker import copies, replica
 from penstock.broker.copies import Copies, Member
 from penstock.broker.mastership import Mastership
+from penstock.broker.purge import Purge
 from penstock.broker.replica import Replica
 from penstock.fronts.ha import MasterSession
 from penstock.log.upkeep import Upkeep
@@ -56,6 +57,88 @@ def test_a_change_of_places_waits_for_no_interval() -> None:
         assert b.again == "the master has given its place"
     finally:
         walk.set.close()
+
+
+def crowd(walk: ha_set.Walk, node: ha_set.Node) -> None:
+    """Its disk is so full that the oldest segments go."""
+    node.work()
+    node.files.used_ratio = 0.87
+    for _ in range(3):
+        walk.set.clock.advance(5_000)
+        node.tick()
+        node.work()
+    node.files.used_ratio = 0.1
+
+
+def test_offsets_of_what_retention_took_before_a_copy_began_are_not_given_out_again() -> None:
+    """A queue all of whose messages are gone when a copy of the log begins goes on there where it goes on at the master."""
+    walk = ha_set.Walk(1, 2)
+    owner = walk.set
+    try:
+        master, slave = owner.nodes
+        for _ in range(3):
+            owner.send(master, "O", 100)
+        for _ in range(4):
+            owner.clock.advance(600)
+            master.work()
+            master.tick()
+        last = owner.sent[3].offset
+        while master.store.min_position <= owner.sent[3].at:
+            for _ in range(4):
+                owner.send(master, "D", 9_000)
+            crowd(walk, master)
+        walk.settle(4)
+        assert slave.store.queue(b"O", 0).max_offset == last + 1
+        for clean in (False, True):  # it is no more than the name of a file
+            (slave.stop if clean else slave.kill)()
+            slave.start()
+            walk.settle(2)
+            assert slave.store.queue(b"O", 0).max_offset == last + 1
+        master.kill()
+        walk.settle(6)
+        assert owner.promote(slave, accept_loss=False)
+        walk.settle(2)
+        owner.send(slave, "O", 100)
+        assert owner.sent[len(owner.sent)].offset == last + 1
+    finally:
+        owner.close()
+
+
+def test_what_was_purged_is_out_of_sight_at_a_slave_that_copies_it_later() -> None:
+    walk = ha_set.Walk(1, 2)
+    owner = walk.set
+    try:
+        master, slave = owner.nodes
+        for _ in range(3):
+            owner.send(master, "O", 100)
+        master.turn(lambda: Purge(master.broker, "O", "2").run() and None)
+        owner.send(master, "O", 100)
+        walk.settle(3)
+        queue = slave.store.queue(b"O", 0)
+        assert (queue.min_offset, queue.max_offset) == (2, 4)
+    finally:
+        owner.close()
+
+
+def test_who_led_before_does_not_lead_again_while_the_place_is_given_away() -> None:
+    """The master still says that it is one, though it appends nothing any more."""
+    walk = ha_set.Walk(0, 3)
+    owner = walk.set
+    try:
+        walk.settle(4)
+        former, master, _ = owner.nodes
+        former.kill()
+        walk.settle(6)
+        assert owner.promote(master, accept_loss=False)
+        walk.settle(6)
+        assert master.leading
+        master.turn(lambda: master.ha.mastership.switch("c") and None)
+        assert master.store.following
+        former.start()
+        assert "is the master of epoch 2" in former.again
+        assert not former.leading
+    finally:
+        owner.close()
 
 
 # -- planted defects

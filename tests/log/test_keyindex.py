@@ -59,6 +59,25 @@ def test_keys_of_several_files_newest_first(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_first_message_of_a_file_is_found_by_its_time(tmp_path: Path) -> None:
+    """However long after the last one of the file before it came; and a file with no other is believed at a start."""
+    clock = FakeClock(START_MS)
+    store = make(tmp_path, clock=clock)
+    store.open()
+    while len(store.index.index_files) < 3 or store.index.index_files[-1].count < 2:
+        clock.advance(100_000)
+        store.begin_turn(clock.now_ms())
+        place, now_ms = put(store, b"x", properties=b"KEYS\x01a").physical, clock.now_ms()
+        assert store.index.find(hash_of(b"a"), now_ms, now_ms, 10) == [place]
+        assert len(store.query(b"T", b"a", 10, now_ms, now_ms)) == 1
+        assert len(store.query(b"T", b"a", 10, now_ms + 1_000, now_ms + 90_000)) == 0
+        assert store.index.is_sound()
+    store.close()
+    again, _ = reopened(tmp_path)
+    assert again.is_sound()
+    again.close()
+
+
 def test_an_index_is_read_again(tmp_path: Path) -> None:
     store, places = filled(tmp_path, 150)
     state, ranges = store.index.state(), store.index.ranges()

@@ -844,3 +844,22 @@ def test_a_folder_where_a_file_should_be(tmp_path: Path, name: str, clean: bool)
     work(store)
     store.close()
     assert make(tmp_path).open().clean
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_store_times_do_not_decrease_when_a_clock_was_set_back(tmp_path: Path, clean: bool) -> None:
+    """Not behind a process either that was killed and has stored nothing: look-ups by time go by their order."""
+    clock = FakeClock()
+    store = make(tmp_path, clock=clock)
+    store.open()
+    first = put(store, b"a")
+    store.close(clean)
+    killed = make(tmp_path, clock=clock)
+    killed.open()
+    killed.close(False)
+    clock.jump(-3_600_000)
+    store = make(tmp_path, clock=clock)
+    store.open()
+    assert put(store, b"b").store_ms == first.store_ms
+    assert store.offset_by_time(store.queue(b"T", 0), first.store_ms, lower=True) == 0
+    store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from store_parts import make, put, work
 
 from penstock.disk.files import Files
@@ -90,3 +91,27 @@ def test_a_flush_without_room_is_a_failed_flush(tmp_path: Path) -> None:
     assert after.derived == before.derived < store.end_position
     assert not store.healthy
     store.close(clean=False)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "offset", [3, 20, 70]
+)  # within the first file of a queue, where the second begins, in the fourth
+def test_a_queue_of_a_copy_goes_on_where_it_was_told(tmp_path: Path, offset: int, clean: bool) -> None:
+    """However often a copy starts anew, which sheds what looks like offsets that were left out."""
+    store = make(tmp_path)
+    store.follow(True)
+    store.open()
+    store.begin_queues({(b"T", 0): offset, (b"T", 1): 0})
+    work(store)
+    for _ in range(3):
+        assert store.queue(b"T", 0).max_offset == store.queue(b"T", 0).min_offset == offset
+        store.close(clean)
+        store = make(tmp_path)
+        store.follow(True)
+        store.open()
+    store.close(clean)
+    store = make(tmp_path)
+    store.open()
+    assert put(store, b"x").queue_offset == offset
+    store.close()

@@ -249,6 +249,23 @@ def test_put_back_cancel_fire_find_count(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_what_was_fired_and_put_back_comes_once(tmp_path: Path, limit: int) -> None:
+    """A disk without room, say: it is in the heap twice then."""
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    for body in (b"a", b"b"):
+        delay(store, body)
+    first, second = schedule.entries()
+    for _ in range(3):
+        assert schedule.fire_now(first.id) is not None
+        schedule.put_back(first.id)
+    due_ms = clock.now_ms() + 1_000
+    found = [due.id for _ in range(4) for due in schedule.pop_due(due_ms, limit)]
+    assert found == [first.id, second.id]
+    store.close()
+
+
 def test_histogram(tmp_path: Path) -> None:
     schedule = Schedule(tmp_path / "schedule")
     for n in range(100):

@@ -8,7 +8,7 @@ at once or later                    `put`: by way of a schedule topic when a pro
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from penstock import msgid
 from penstock.broker.clock import Alarm, BrokerClock
@@ -116,9 +116,11 @@ class Sending:
         return topic
 
     def topic_to_write(self, name: bytes, template: bytes = TEMPLATE_TOPIC, queues: int = 4) -> LogTopic:
-        """The topic a message is for, made from the template when it is new. Refused 16 or 17."""
+        """The topic a message is for, made from the template when it is new. Refused 16 or 17; 14 when a slave would make it."""
         topic = self.topics.get(name)
         if topic is None:
+            if self.store.following:  # its topics are its master's
+                self._refuse_append(status.NOT_MASTER)
             topic = self.topics.create_from_template(name, template, queues, self.time.now_ms)
             if topic is None:
                 raise Refused(
@@ -135,8 +137,12 @@ class Sending:
         """Append to the log. Refused when it cannot be."""
         outcome = self.store.append(draft)
         if outcome:
-            code, text = APPEND_REFUSALS[outcome]
-            raise Refused(text, remoting=code, nsq="E_PUB_FAILED", http=500)
+            self._refuse_append(outcome)
+
+    @staticmethod
+    def _refuse_append(outcome: int) -> NoReturn:
+        code, text = APPEND_REFUSALS[outcome]
+        raise Refused(text, remoting=code, nsq="E_PUB_FAILED", http=500)
 
     def _demand_copies(self, topic: LogTopic) -> None:
         """Refused where the topic's level asks for more brokers than are in sync."""

@@ -216,6 +216,8 @@ class Spools:
         if len(chunk) < length or crc_of(chunk) != crc:
             return False
         if number == 0:
+            if length != SEAL.size:  # zeros, which a power cut has left where the file had grown
+                return False
             if SEAL.unpack(chunk)[:3] == (spool.rows, spool.chunk_bytes, spool.sums):
                 spool.grow(CHUNK.size + length)
                 spool.seal()

@@ -25,6 +25,7 @@ from penstock.log.store import LogStore
 from penstock.wire import fastjson, ha
 from penstock.wire.codes import PERM_READ
 from penstock.wire.fastjson import JsonObject
+from penstock.wire.layout import FILLER_SIZE
 
 log = logging.getLogger("penstock.broker")
 
@@ -82,6 +83,20 @@ def sums_of(store: LogStore, position: int, size: int) -> int:
     return said
 
 
+def ends_untold(store: LogStore, position: int) -> dict[str, dict[str, int]]:
+    """Where queues end of whose messages the log holds none, by topic and queue: who copies it from `position` on does not see
+    that, and would give their offsets out again.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for topic, by_id in store.queues.items():
+        for queue_id, queue in by_id.items():
+            end = queue.max_offset
+            last = queue.entry(end - 1) if 0 < end <= queue.min_offset else (position, 0, 0)
+            if last is None or last[0] < position or last[1] == FILLER_SIZE:  # else it was purged, and is to be copied
+                found.setdefault(topic.decode(), {})[str(queue_id)] = end
+    return found
+
+
 class Tables:
     """What a master has told one slave of its tables."""
 
@@ -89,6 +104,7 @@ class Tables:
         self._broker = broker
         self._versions: tuple[object, object] = (None, None)
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self._told_all = False
         self._due_ms = 0
         self._ready = b""  # offsets that are still to be told
         self._position = 0  # and where the log ended when they were looked at
@@ -129,11 +145,14 @@ class Tables:
             self._offsets[key] = dict(queues)
         for key in gone:
             del self._offsets[key]
-        if not changed and not gone:
+        if not changed and not gone and self._told_all:
             return b""
         told = {f"{topic}@{group}": queues for (topic, group), queues in changed.items()}
         told |= {f"{topic}@{group}": {} for topic, group in gone}
-        return fastjson.dumps({"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}})
+        said: dict[str, object] = {"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}}
+        if not self._told_all:  # what went while the slave was away is not known here
+            said["all"] = self._told_all = True
+        return fastjson.dumps(said)
 
 
 class Taking:
@@ -154,6 +173,8 @@ class Taking:
                 self.take_groups(told)
             elif kind == ha.OFFSETS:
                 self.take_offsets(told)
+            elif kind == ha.ENDS:
+                self.take_ends(told)
             elif kind in (ha.CHANNELS, ha.CURSORS):
                 self._mirror.take(kind, told)
         except (TypeError, ValueError, AttributeError, KeyError, zlib.error) as error:
@@ -165,9 +186,9 @@ class Taking:
         topics, now_ms = broker.topics, broker.now_ms
         for name, config in table.items():
             known = topics.get(name.encode())
-            if known is not None and known.as_config() == config:
-                continue
             level = config.get("level", "os")
+            if known is not None and {"level": "os", **known.as_config()} == {**config, "level": level}:
+                continue
             try:
                 topics.create(
                     name.encode(), shapes.number(config, "readQueueNums", 4), shapes.number(config, "writeQueueNums", 4),
@@ -179,6 +200,16 @@ class Taking:
         for topic in list(topics.by_name):
             if topic.decode() not in table and not is_system_topic(broker.config, topic.decode()):
                 topics.delete(topic, now_ms)
+
+    def take_ends(self, told: dict[str, object]) -> None:
+        """Where queues go on of which the log that is copied says nothing. StoreError."""
+        ends = shapes.entries(told, "ends")
+        found = {
+            (topic.encode(), int(queue_id)): shapes.number(queues, queue_id, 0)
+            for topic, queues in ends.items()
+            for queue_id in queues
+        }
+        self._broker.store.begin_queues(found)
 
     def take_groups(self, told: dict[str, object]) -> None:
         """These groups, and no others."""
@@ -200,9 +231,12 @@ class Taking:
                 groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
-        """These committed offsets beside those there are; none of a group on a topic: there are none any more."""
+        """These committed offsets beside those there are, or these alone; none of a group on a topic: there are none any more."""
         offsets = self._broker.offsets
-        for key, queues in shapes.entries(told, "offsets").items():
+        entries = shapes.entries(told, "offsets")
+        if told.get("all") is True:
+            entries = {f"{topic}@{group}": {} for topic, group in offsets.table} | entries
+        for key, queues in entries.items():
             topic, _, group = key.rpartition("@")
             if not queues:
                 offsets.table.pop((topic, group), None)

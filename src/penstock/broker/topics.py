@@ -288,6 +288,7 @@ class TopicTable:
         self.default_queues = default_queues
         self.by_name: dict[bytes, LogTopic] = {}
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
+        self.behind: set[bytes] = set()  # topics with queues that end below their floors: a copy has yet to come so far
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[bytes], None]] = []
         self._taken: Callable[[bytes], bool] = lambda name: False
@@ -355,8 +356,8 @@ class TopicTable:
         floors = self._floors.get(name, {})
         for queue_id in range(len(topic.queues), topic.queue_count):
             queue = self._queue_of(name, queue_id)
-            queue.begin_at(max(queue.min_offset, min(floors.get(queue_id, 0), queue.max_offset)))
             topic.add_queue(queue)
+            self._begin_at_floor(name, queue, floors.get(queue_id, 0))
         if announce:
             self._announce(name, now_ms)
         return topic
@@ -495,13 +496,20 @@ class TopicTable:
         ends = {
             name.decode(): {str(q): end for q, end in floors.items() if end} for name, floors in self._floors.items()
         }
-        return self.as_table() | {"deletedTopicEnds": {name: queues for name, queues in ends.items() if queues}}
+        table = {topic.name.decode(): self._written(topic) for topic in self.by_name.values()}
+        ends = {name: queues for name, queues in ends.items() if queues}
+        return self.as_table(names=()) | {"topicConfigTable": table, "deletedTopicEnds": ends}
+
+    def _written(self, topic: LogTopic) -> dict[str, object]:
+        """A topic as it is read again. One without a level is RocketMQ's, and gets that of new topics."""
+        level = {} if self._level == LEVEL_OS else {"level": LEVEL_NAMES[topic.level]}
+        return topic.as_config() | level
 
     def as_change(self, name: bytes) -> dict[str, object]:
         """What is noted beside topics.json when a topic came, went or was changed."""
         topic = self.by_name.get(name)
         ends = {str(queue_id): end for queue_id, end in self._floors.get(name, {}).items() if end}
-        config = None if topic is None else topic.as_config()
+        config = None if topic is None else self._written(topic)
         return {"name": name.decode(), "config": config, "ends": ends, "dataVersion": dict(self.version)}
 
     def _take_ends(self, name: str, ends: object) -> None:
@@ -535,8 +543,19 @@ class TopicTable:
         queues = self.by_name[name].queues
         for queue_id, floor in self._floors.get(name, {}).items():
             if queue_id < len(queues):
-                queue = queues[queue_id]
-                queue.begin_at(max(queue.min_offset, min(floor, queue.max_offset)))
+                self._begin_at_floor(name, queues[queue_id], floor)
+
+    def _begin_at_floor(self, name: bytes, queue: ConsumeQueue, floor: int) -> None:
+        queue.begin_at(max(queue.min_offset, min(floor, queue.max_offset)))
+        if queue.max_offset < floor:
+            self.behind.add(name)
+
+    def hide_copied(self) -> None:
+        """Some more of its master's log is here: what was purged there before it came is out of sight here, too."""
+        behind, self.behind = self.behind, set()
+        for name in behind:
+            if name in self.by_name:
+                self._begin_at_floors(name)
 
     def load(self, table: Mapping[str, object]) -> None:
         """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""

@@ -20,6 +20,7 @@ from penstock.wire import names
 from penstock.wire.codes import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK
 
 _SENT = "republished"  # the file, beside the tail, of the positions that were sent
+DELIVERY = "was delayed: its delivery comes again"
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -121,9 +122,12 @@ def _to_send(tail: Path, position: int) -> Iterator[tuple[ReceivedMessage | None
     """(each message, why it is not sent again); None for what cannot be read."""
     from penstock.log.comparing import messages
 
+    delayed: set[int] = set()  # what the deliveries of the tail's own delayed messages name
     for found in messages(tail):
         if isinstance(found, ReceivedMessage):
-            yield found, _why_not(found, position)
+            if _is_delayed(found):
+                delayed.add(found.physical_offset + 1)
+            yield found, DELIVERY if found.prepared_offset in delayed else _why_not(found, position)
         else:
             yield None, f"cannot be read: {found['error']}"
 
@@ -138,7 +142,7 @@ def _why_not(message: ReceivedMessage, position: int) -> str:
     if transaction == SYS_COMMIT and message.prepared_offset < position:
         return "is asked for again: its transaction is open"
     if not transaction and message.prepared_offset > 0:
-        return "was delayed: its delivery comes again"
+        return DELIVERY
     if _is_delayed(message):
         real = message.properties.get(names.REAL_TOPIC, "")
         return "" if real and not _belongs_to_the_broker(real) else "belongs to the broker"

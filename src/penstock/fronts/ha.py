@@ -16,7 +16,7 @@ from penstock.broker.mastership import Mastership
 from penstock.broker.mirrors import Sender
 from penstock.broker.nsq.mirror import ChannelNews
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Tables, last_records, secret_of, sums_of
+from penstock.broker.taking import Tables, ends_untold, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
 from penstock.errors import StoreError, WireError
 from penstock.faults import Told
@@ -28,7 +28,7 @@ from penstock.log import epochs
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.follow import Feeder
 from penstock.version import __version__
-from penstock.wire import ha
+from penstock.wire import fastjson, ha
 from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
@@ -118,7 +118,10 @@ class MasterSession(HaSession):
         begin, end = store.min_position, store.end_position
         empty = told.written == told.begin == 0
         shared = epochs.common(replica.epochs, told.epochs)
-        if store.following:
+        giving = self.front.mastership.heir is not None and told.about.get(
+            "asks"
+        )  # until the heir leads, nobody else says so
+        if store.following and not giving:
             return self._refuse(ha.NOT_MASTER, "this broker is a slave itself", self.front.followed_at)
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
@@ -175,6 +178,7 @@ class MasterSession(HaSession):
         self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)
         self.broker.copies.enter(member)
+        self.say(ha.meta(self.front.replica.epoch, ha.ENDS, 0, fastjson.dumps({"ends": ends_untold(store, position)})))
         self.exchange_with(self._about)
         if self._about.get("spools") is True:
             self.sender = self.broker.staging.mirrors.follow(member.node, self.say)

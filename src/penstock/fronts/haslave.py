@@ -263,7 +263,10 @@ class SlaveSession(HaSession):
             log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
             self._acknowledge(ha.DISK_FULL if outcome == status.DISK_FULL else ha.FLUSH_FAILED)
             self.end()
-        elif head.flags & ha.FLUSH_NOW:
+            return
+        if self.broker.topics.behind:
+            self.broker.topics.hide_copied()
+        if head.flags & ha.FLUSH_NOW:
             self.store.want_flush()
 
     def _mirror(self, told: ha.Spool) -> None:

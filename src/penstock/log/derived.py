@@ -63,6 +63,10 @@ class Derived:
         """Where each queue ended at the last clean stop."""
         return {} if self.cut_back else _flat(self._offsets_table().get("ends"))
 
+    def begins(self) -> dict[tuple[bytes, int], int]:
+        """Where queues of a copy go on of which it has held nothing."""
+        return _flat(self._offsets_table().get("begins"))
+
     def _offsets_table(self) -> dict[str, object]:
         path = self.folder / "offsets.json"
         if self._offsets is None:

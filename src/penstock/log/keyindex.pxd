@@ -17,6 +17,8 @@ cdef class IndexFile:
 
     cdef long long _entry_at(self, long long n) noexcept
     cdef long long _slot_at(self, long long hash_) noexcept
+    @cython.locals(begin=cython.longlong)
+    cdef long long _when(self, long long n) noexcept
     @cython.locals(need=cython.longlong, ahead=cython.longlong, target=cython.longlong, begin=cython.longlong, have=cython.longlong)
     cpdef back(self, long long entries)
 
@@ -24,10 +26,10 @@ cdef class IndexFile:
     cpdef create(self, long long begin_ms, long long begin_physical)
     @cython.locals(slot=cython.longlong, previous=cython.longlong, at=cython.longlong, begin=cython.longlong, seconds=cython.longlong)
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept
-    @cython.locals(used=cython.longlong, more=cython.longlong, begin=cython.longlong, end=cython.longlong, whole=cython.longlong, at=cython.longlong,
-                   before=cython.longlong, begin_ms=cython.longlong, whole_seconds=cython.longlong)
     @cython.locals(count=cython.longlong)
     cpdef long long count_below(self, long long physical)
+    @cython.locals(used=cython.longlong, more=cython.longlong, begin=cython.longlong, end=cython.longlong, whole=cython.longlong, at=cython.longlong,
+                   before=cython.longlong)
     cpdef bint cut(self, long long count, long long since)
     @cython.locals(used=cython.longlong, at=cython.longlong, n=cython.longlong)
     cdef long long _step_back(self, long long begin, long long end, long long count, long long since) noexcept
@@ -38,7 +40,7 @@ cdef class IndexFile:
     @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, used=cython.longlong, before=cython.longlong,
                    last=cython.longlong)
     cdef long long _link(self, long long count)
-    @cython.locals(n=cython.longlong, at=cython.longlong, when=cython.longlong, begin=cython.longlong, previous=cython.longlong)
+    @cython.locals(n=cython.longlong, at=cython.longlong, when=cython.longlong, previous=cython.longlong)
     cpdef list find(self, long long hash_, long long begin_ms, long long end_ms, long long limit)
 
 

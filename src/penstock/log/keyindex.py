@@ -149,8 +149,16 @@ class IndexFile:
             return False
         if be64(self.base, last + layout.INDEX_PHYSICAL) != self.end_physical():
             return False
-        begin = self.begin_ms()
-        return begin >= 0 and begin + be32(self.base, last + layout.INDEX_SECONDS) * words.MS_A_SECOND <= self.end_ms()
+        return self.begin_ms() >= 0 and self._when(self.count - 1) <= self.end_ms()
+
+    def _when(self, n: int) -> int:
+        """When the record of entry n was stored, to the second. The first one's is the begin time; its own seconds count from the
+        end of the file before, as RocketMQ writes them.
+        """
+        begin = be64(self.base, layout.INDEX_BEGIN_MS)
+        if n == 1:
+            return begin
+        return begin + be32(self.base, self._entry_at(n) + layout.INDEX_SECONDS) * words.MS_A_SECOND
 
     def put(self, hash_: int, physical: int, store_ms: int) -> None:
         """One more entry; there is room."""
@@ -224,9 +232,7 @@ class IndexFile:
             before = be64(self.base, at + layout.INDEX_PHYSICAL)
             if count < whole or before != be64(self.base, layout.INDEX_END_PHYSICAL):
                 put64(self.base, layout.INDEX_END_PHYSICAL, before)
-                begin_ms = be64(self.base, layout.INDEX_BEGIN_MS)
-                whole_seconds = be32(self.base, at + layout.INDEX_SECONDS) * words.MS_A_SECOND
-                put64(self.base, layout.INDEX_END_MS, begin_ms + whole_seconds + words.MS_A_SECOND - 1)
+                put64(self.base, layout.INDEX_END_MS, self._when(count - 1) + words.MS_A_SECOND - 1)
         return True
 
     def _step_back(self, begin: int, end: int, count: int, since: int) -> int:
@@ -303,13 +309,12 @@ class IndexFile:
     def find(self, hash_: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Physical offsets under this hash with a store time in begin … end, newest first, at most limit."""
         found: list[int] = []
-        begin = be64(self.base, layout.INDEX_BEGIN_MS)
         n = be32(self.base, self._slot_at(hash_))
         if n >= self.count:
             return found
         while n > 0 and len(found) < limit:
             at = self._entry_at(n)
-            when = begin + be32(self.base, at + layout.INDEX_SECONDS) * words.MS_A_SECOND
+            when = self._when(n)
             if when + words.MS_A_SECOND - 1 < begin_ms:
                 break
             if be32(self.base, at) == hash_ and when <= end_ms:

@@ -78,6 +78,7 @@ class _Recoverer:
             self.tail.drop_blank()
             log.seek(0)
         shed = store.following and self.derived.shed_fillers()
+        self.upkeep.begin_queues(self.derived.begins())
         for by_id in store.queues.values():
             for queue in by_id.values():
                 queue.follow(log.file.first)
@@ -208,8 +209,10 @@ class _Recoverer:
         if not file.segments and durable > 0:
             file.start_at(durable + file.size - 1)
         start = file.first
-        if known is not None and file.first <= known.derived <= file.end:
-            start = known.derived
+        if known is not None:
+            store.log.note(known.store_ms, 0)  # store times do not decrease, though no record behind it be read again
+            if file.first <= known.derived <= file.end:
+                start = known.derived
         store.index_from = max(self.derived.prepare_index(known, start), file.first) if store.index is not None else 0
         start = self.derived.prepare_queues(start, known)
         if store.index is not None:

@@ -187,7 +187,7 @@ class LogState:
             for subscriber in queue.subscribers:
                 if d.physical >= subscriber.position:
                     subscriber.add(d.physical, self.log.bytes_at(d.physical, d.size), code, d.store_ms)
-        if d.prepared > 0 and tx == 0:
+        if d.prepared > 0 and not tx & layout.SYS_HALF:  # a delivery keeps the mark of a commit that was delayed
             for subscriber in self.subscribers:
                 if d.physical >= subscriber.position:
                     subscriber.done(d.prepared, d.physical)

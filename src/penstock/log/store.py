@@ -10,6 +10,8 @@ What it consists of stands in `state`, the other ways to find a message in `look
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import cython
 
 from penstock.disk.job import Job
@@ -202,6 +204,10 @@ class LogStore(Lookup):
         count = self.gather_batch(d, address(body), 0, len(body))
         self.settle()
         return count
+
+    def begin_queues(self, begins: Mapping[tuple[bytes, int], int]) -> None:
+        """These queues of a copy go on at these offsets, though nothing of them is in the log (`Upkeep`). StoreError."""
+        self.entry_count += self.upkeep.begin_queues(begins)
 
     def _take_over(self, d: Draft) -> None:
         e = self._element

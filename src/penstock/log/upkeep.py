@@ -64,6 +64,7 @@ class Upkeep:
         self._reported: set[int] = set()
         self.damaged_queues: dict[tuple[bytes, int], int] = {}
         self._ends: dict[str, dict[str, int]] = {}
+        self.begins: dict[tuple[bytes, int], int] = {}  # of a copy: see `begin_queues`
 
     # ---- opening and closing
 
@@ -295,15 +296,29 @@ class Upkeep:
 
     def _offsets(self, *, ends: bool) -> bytes:
         store = self.store
-        reserved: dict[str, dict[str, int]] = {}
-        for (topic, queue_id), offset in self.explicit.items():
-            reserved.setdefault(topic.decode(), {})[str(queue_id)] = offset
         if ends:
             self._ends = {
                 topic.decode(): {str(n): queue.max_offset for n, queue in by_id.items() if queue.max_offset}
                 for topic, by_id in store.queues.items()
             }
-        return tables.encode({"reserved": reserved, "ends": self._ends})
+        begins = {"begins": _by_topic(self.begins)} if self.begins else {}
+        return tables.encode({"reserved": _by_topic(self.explicit), "ends": self._ends} | begins)
+
+    def begin_queues(self, begins: Mapping[tuple[bytes, int], int]) -> int:
+        """The log is a copy that began when nothing of these queues was left in it: they go on at these offsets, as at the
+        master, and not at the first again. Kept with what is reserved, from the next job of that on. How many entries stand for
+        what is left out. StoreError.
+        """
+        store, count = self.store, 0
+        for (topic, queue_id), offset in begins.items():
+            self.begins[topic, queue_id] = offset
+            queue = store.queue(topic, queue_id)
+            if queue.max_offset < offset:
+                count += offset - queue.max_offset
+                queue.fill_to(offset)
+                store.mark_dirty(queue)
+                store.put_short([queue])
+        return count
 
     def write_offsets(self, *, ends: bool) -> None:
         """Write `offsets.json` now: with `ends` where each queue ends, and nothing reserved beyond."""
@@ -398,6 +413,13 @@ class Upkeep:
                 self.files.close(fd)
         except StoreError:
             return  # the report is also in the counter and the log line
+
+
+def _by_topic(offsets: Mapping[tuple[bytes, int], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in offsets.items():
+        found.setdefault(topic.decode(), {})[str(queue_id)] = offset
+    return found
 
 
 def read_damage(files: Files, path: Path) -> list[dict[str, object]]:

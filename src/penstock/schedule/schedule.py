@@ -238,9 +238,11 @@ class Schedule:
             fresh = self._fresh.get(id_)
             if fresh is not None and id_ not in self._out and id_ not in self._gone:
                 found.append(Due(due_ms, id_, fresh[1]))
+                self._out.add(id_)  # it may lie there twice: what was fired, and put back
                 count += 1
         found.sort(key=lambda due: (due.due_ms, due.id))
         for due in found[limit:]:
+            self._out.discard(due.id)
             self._again(due.due_ms, due.id)
         found = found[:limit]
         self._out.update(due.id for due in found)

@@ -56,7 +56,7 @@ IN_SYNC = 8  # a flag of DATA and BEAT: the master counts on this slave
 DISK_FULL, FLUSH_FAILED = 1, 2  # flags of ACK
 SEALED, GONE, THERE = 1, 2, 4  # flags of SPOOL: nothing is added; drop it; these are all there are
 SPOOL_FLUSHED, SPOOL_FAILED = 1, 2  # flags of SPOOLED
-OFFSETS, CURSORS, TABLES, CHANNELS = 1, 3, 4, 5  # kinds of META
+OFFSETS, CURSORS, TABLES, CHANNELS, ENDS = 1, 3, 4, 5, 6  # kinds of META
 
 WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, DIVERGED, BEHIND = range(2, 10)
 

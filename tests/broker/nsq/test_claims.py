@@ -69,3 +69,11 @@ def test_the_first_channel_claims_what_came_since_its_topic_began(tmp_path: Path
     assert claims.claimants(topic, PUBLISHED, 102) is None
     claims.forget_topic(b"t")
     assert claims.since_topic(b"t") == 0
+
+
+def test_what_was_given_back_before_a_channel_was_emptied(topic: Topic) -> None:
+    claims = Claims()
+    assert not claims.is_before(GIVEN_BACK, 101)
+    claims.begin(b"t", b"a", 101)
+    assert claims.is_before(GIVEN_BACK, 101)
+    assert not claims.is_before(GIVEN_BACK, 102)

@@ -310,3 +310,25 @@ def test_what_is_deferred_and_owed_to_nobody_is_not_counted(tmp_path: Path) -> N
     side.queueing.delete(topic)
     assert side.queueing.topic(b"t").depth() == 0
     side.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_channel_that_was_emptied_and_set_back_gets_what_it_gave_back_with_a_delay(
+    tmp_path: Path, clean: bool
+) -> None:
+    """A start finds the entry of the schedule, which is owed to nobody: it says nothing of the place that is."""
+    side = Side(tmp_path, topic=({"name": "t", "kind": "log", "queues": 1},))
+    topic = side.queueing.topic(b"t")
+    channel, reader = topic.channel(b"c"), subscribe(side, b"c")
+    side.queueing.publish(topic, [b"x"])
+    side.turn()
+    (message,) = reader.deliveries()
+    assert channel.requeue(reader, message.id, 60_000, side.broker.mono_ms) == 0
+    for _ in range(8):
+        side.turn(250)  # everything is flushed
+    topic.empty_channel(channel)
+    topic.reset(b"c", {0: 0})
+    side.turn()
+    side.reopen(clean)
+    assert [message.body for message in all_that_comes(side, b"c")] == [b"x"]
+    side.close()

@@ -80,9 +80,13 @@ class Claims:
         found = {name for name in topic.channels if self._has_claim(topic, about, name, schedule_id)}
         return None if len(found) == len(topic.channels) else found
 
+    def is_before(self, about: Deferred, schedule_id: int) -> bool:
+        """Whether the channel that gave it back was emptied, or made anew, since."""
+        return _physical(about, schedule_id) < self.since(about.topic, about.channel)
+
     def _has_claim(self, topic: Topic, about: Deferred, channel: bytes, schedule_id: int) -> bool:
         newer = self._newer.get((topic.name, about.id, channel), 0) if self._newer else 0
-        return _physical(about, schedule_id) >= self._since.get((topic.name, channel), 0) and newer <= schedule_id
+        return _physical(about, schedule_id) >= self.since(topic.name, channel) and newer <= schedule_id
 
 
 def _physical(about: Deferred, schedule_id: int) -> int:

@@ -263,7 +263,8 @@ class Deferral:
             copies = [
                 (stream, ordinal) for of, stream, ordinal in marked.get((mark_of(id_), about.id), ()) if of is topic
             ]
-            self._finish_original(topic, about)
+            if not (isinstance(topic, LogChannels) and self._claims.is_before(about, id_)):
+                self._finish_original(topic, about)
             if about.left is not None:
                 self.finish_left(about.left)
             if copies:
@@ -292,7 +293,8 @@ class Deferral:
     def _finish_original(topic: Topic, about: Deferred) -> None:
         """The schedule has what was given back with a delay: its old place is done, if a crash came before that.
 
-        Also where the entry is owed to nobody any more: what is newer than the entry is newer than that place.
+        Also where the entry is owed to nobody any more: what is newer than the entry is newer than that place. But a log topic's
+        channel that was emptied since may have been reset to a place below, and is owed what stands there.
         """
         channel = topic.channels.get(about.channel) if about.place >= 0 else None
         if channel is None or not isinstance(channel.source, CursorSource):
