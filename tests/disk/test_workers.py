@@ -43,6 +43,15 @@ def test_a_flush_does_not_wait_for_slow_work() -> None:
     loop.workers.close()
 
 
+def test_its_threads_are_there_before_the_first_job() -> None:
+    """From Python 3.12 on none can be made once the program ends, and a broker in it is stopped after that."""
+    before = set(threading.enumerate())
+    loop = Loop()
+    made = sorted(thread.name for thread in set(threading.enumerate()) - before)
+    assert made == ["penstock-files_1", "penstock-flush_1"]
+    loop.workers.close()
+
+
 def test_what_a_job_raised_is_told() -> None:
     loop = Loop()
 

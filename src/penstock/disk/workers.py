@@ -25,6 +25,8 @@ class Workers:
         # Not the standard library's: those take no more work once the program ends, and a broker in it is stopped after that.
         self._flush_thread = Threads(1, "penstock-flush")
         self._slow_thread = Threads(1, "penstock-files")
+        for thread in (self._flush_thread, self._slow_thread):
+            thread.submit(bool)  # it is made now: from Python 3.12 on none can be once the program ends
         self._flush_s = FLUSH_S_BRIEF  # of the last flushes the longest, the older the less
         self.under_way = 0
         self.took = {"flush": Histogram(), "other": Histogram()}  # jobs, by what they are
