@@ -393,7 +393,7 @@ def test_http_connections_count_among_the_others(door: str) -> None:
             assert b"too many connections" in everything(one_more)
         for peer in peers:
             peer.close()
-        eventually(lambda: broker.call(lambda server: server.net._count) == 0)
+        eventually(lambda: broker.call(lambda server: server.net.admission.count) == 0)
         assert reached(broker, "connections") >= 2
 
 
