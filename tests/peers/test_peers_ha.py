@@ -136,14 +136,8 @@ def test_we_follow_its_master_and_take_its_place(installed: Installed, tmp_path:
         eventually(same, 60)
         assert client.run("subscribe", "Consumed", 40, "TRUE")
         ours.stop()
-        with Broker(
-            ours.folder,
-            role="slave",
-            registry=theirs.registry,
-            **staying("remoting", "nsq", "http", "ha"),
-            **ALONE,
-            **SIZES,
-        ) as slave:
+        ports = staying("remoting", "ha")  # it keeps them when its role changes
+        with Broker(ours.folder, role="slave", registry=theirs.registry, **ports, **ALONE, **SIZES) as slave:
 
             def tables() -> bool:
                 def look(server: Server) -> bool:
