@@ -198,9 +198,8 @@ class ThreadedBroker(Addresses):
             raise Locked(RUNS)
         started = threading.Event()
         self._pid = os.getpid()
-        atexit.register(
-            self.stop
-        )  # a loop that runs on comes back to an interpreter that is gone, now and then by SIGSEGV
+        # A loop that runs on comes back to an interpreter that is gone, now and then by SIGSEGV.
+        atexit.register(self.stop)
         self._thread = threading.Thread(target=self._run, args=(started,), name="penstock-broker", daemon=True)
         self._thread.start()
         started.wait()

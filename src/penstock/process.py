@@ -76,17 +76,10 @@ class Process:
             self.broker, self._store, self._time = broker, broker.store, broker.time
             self._queueing, self._tables, self._veiled = broker.queueing, broker.tables, broker.staging.veiled
             self._gathering = broker.queueing.folder.pool.gathering
-            self._stored, self._groups, self._held, self._copies = (
-                broker.stored,
-                broker.groups,
-                broker.held_pulls,
-                broker.copies,
-            )
-            self._turns, self._append_took, self._alarm = (
-                broker.queueing.turns,
-                broker.core.append_took,
-                broker.core.alarm,
-            )
+            self._stored, self._groups = broker.stored, broker.groups
+            self._held, self._copies = broker.held_pulls, broker.copies
+            self._turns, self._append_took = broker.queueing.turns, broker.core.append_took
+            self._alarm = broker.core.alarm
             self._spools, self._mirror = broker.staging.spool_files, broker.staging.mirror
             self._flush = broker.queueing.flush
 

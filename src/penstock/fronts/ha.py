@@ -118,9 +118,8 @@ class MasterSession(HaSession):
         begin, end = store.min_position, store.end_position
         empty = told.written == told.begin == 0
         shared = epochs.common(replica.epochs, told.epochs)
-        giving = self.front.mastership.heir is not None and told.about.get(
-            "asks"
-        )  # until the heir leads, nobody else says so
+        # Until the heir leads, nobody else says who the master is.
+        giving = self.front.mastership.heir is not None and told.about.get("asks")
         if store.following and not giving:
             return self._refuse(ha.NOT_MASTER, "this broker is a slave itself", self.front.followed_at)
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):

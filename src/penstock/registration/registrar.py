@@ -87,9 +87,8 @@ class Registration:
         self._asked: list[bytes] | None = None  # topics that the registry was told of last; None for all
         self._ordered: set[bytes] = set()
         self._remark = ""
-        self._renumbered: set[str] = (
-            set()
-        )  # registries that said another id the last time: this one may be the end of it
+        # Registries that said another id the last time: this one may be the end of it.
+        self._renumbered: set[str] = set()
 
     def _names(self) -> dict[str, str]:
         config = self.broker.config

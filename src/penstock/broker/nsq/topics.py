@@ -131,7 +131,7 @@ class Topic:
 
     def ready(self, size: int, count: int, gathers: bool = False) -> int:
         """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2). `gathers`: the caller
-        answers nobody before `Queueing.settle`, and the system may have what is put only then.
+        answers nobody before `Gathering.settle`, and the system may have what is put only then.
         """
         raise NotImplementedError
 
