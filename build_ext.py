@@ -2,6 +2,7 @@
 
 COMPILED = [
     "penstock.broker.clock",
+    "penstock.broker.copies",
     "penstock.broker.nsq.flush",
     "penstock.broker.nsq.queueing",
     "penstock.broker.nsq.topics",
@@ -33,6 +34,9 @@ COMPILED = [
     "penstock.disk.runs",
     "penstock.disk.segments",
     "penstock.disk.stream",
+    "penstock.fronts.ha",
+    "penstock.fronts.hasession",
+    "penstock.fronts.haslave",
     "penstock.fronts.nsq.connection",
     "penstock.fronts.nsq.publishing",
     "penstock.fronts.nsq.session",
@@ -64,6 +68,7 @@ COMPILED = [
     "penstock.tlsconnection",
     "penstock.wire.answers",
     "penstock.wire.frames",
+    "penstock.wire.haframe",
     "penstock.wire.header",
     "penstock.wire.nsq",
     "penstock.wire.outbox",

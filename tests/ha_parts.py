@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from loglines import sentences
-from penstock.wire import ha
+from penstock.wire import ha, haframe
 from polling import eventually
 
 SMALL = {
@@ -27,6 +27,7 @@ class Process:
         self.words = [sys.executable, "-m", "penstock.cli", command, "--data", str(folder)]
         for name, value in settings.items():
             self.words += ["--set", f"{name}={value}"]
+        self.environment: dict[str, str] = {}  # beside that of the tests
         self._log = log
         self.folder = folder
         self.addresses: dict[str, str] = {}
@@ -34,7 +35,7 @@ class Process:
 
     def start(self) -> Process:
         with open(self._log, "ab") as log:
-            environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+            environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **self.environment}
             self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=log, env=environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -93,16 +94,18 @@ class Peer:
         self.socket.sendall(ha.OPENER)
         data = b""
         while len(data) < ha.GREETING_BYTES:
-            data += self.socket.recv(ha.GREETING_BYTES - len(data))
+            more = self.socket.recv(ha.GREETING_BYTES - len(data))
+            assert more, "closed instead of a greeting"
+            data += more
         self.nonce, _ = ha.read_greeting(data)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def frame(self) -> tuple[ha.Head, bytes] | None:
+    def frame(self) -> tuple[haframe.Head, bytes] | None:
         """The next frame and what follows its head; None at the end of the connection."""
         while True:
-            head, _ = ha.read_head(self._data, 0, len(self._data))
+            head, _ = haframe.read_head(self._data, 0, len(self._data))
             if head is not None:
                 body, self._data = self._data[head.fixed : head.end], self._data[head.end :]
                 return head, body

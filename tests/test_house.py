@@ -161,6 +161,7 @@ def test_the_architecture_page_is_true() -> None:
 WITHOUT_A_TEST = {
     "aio": "public names", "testing": "public names", "version": "a name",
     "broker/levels": "numbers", "log/status": "numbers", "wire/fields": "numbers", "wire/layout": "numbers",
+    "wire/hawords": "numbers",
     "disk/cursorlayout": "numbers", "disk/readylayout": "numbers", "log/sidelayout": "numbers",
     "spark/kernel/rowtable": "numbers", "log/subscriber": "types",
     "spark/kernel/arenas": "types of C's memory", "spark/kernel/buffers": "types",

@@ -36,8 +36,8 @@ class Bench:
     def flush(self) -> None:
         run_now([self.store.durability.start(self.ms)], self.ms)
 
-    def join(self, name: str = "b") -> Member:
-        member = Member(name, 1, "127.0.0.1:1")
+    def join(self, name: str = "b", loss: int = 0) -> Member:
+        member = Member(name, 1, "127.0.0.1:1", loss=loss)
         self.copies.enter(member)
         return member
 
@@ -237,10 +237,9 @@ def ask(bench: Bench, roll: Roll) -> None:
 
 def test_with_an_engine_who_leaves_is_waited_for_until_that_has_heard_of_it(bench: Bench) -> None:
     roll = enroll(bench, {"a": 1, "b": 5, "c": 6})
-    one, two = bench.join("b"), bench.join("c")
+    one, two = bench.join("b", 5), bench.join("c", 6)
     first = bench.put()
     bench.flush()
-    one.loss, two.loss = 5, 6
     bench.ack(one, first)
     bench.ack(two, first)
     assert (bench.copies.acknowledged, bench.copies.in_sync) == (first, 3)
@@ -258,8 +257,7 @@ def test_with_an_engine_who_leaves_is_waited_for_until_that_has_heard_of_it(benc
 
 def test_with_an_engine_who_comes_is_waited_for_from_the_asking_on(bench: Bench) -> None:
     roll = enroll(bench, {"a": 1, "b": 5})
-    one, two = bench.join("b"), bench.join("c")
-    one.loss, two.loss = 5, 6
+    one, two = bench.join("b", 5), bench.join("c", 6)
     first = bench.put()
     bench.ack(one, first)
     bench.ack(two, first)
@@ -277,8 +275,7 @@ def test_with_an_engine_who_comes_is_waited_for_from_the_asking_on(bench: Bench)
 
 def test_with_an_engine_one_that_may_be_alone_confirms_what_it_has_flushed(bench: Bench) -> None:
     roll = enroll(bench, {"a": 1, "b": 5})
-    one = bench.join("b")
-    one.loss = 5
+    one = bench.join("b", 5)
     first = bench.put()
     bench.ack(one, first)
     assert bench.copies.confirmed == first
@@ -300,8 +297,7 @@ def test_with_an_engine_one_that_may_be_alone_confirms_what_it_has_flushed(bench
 
 def test_with_an_engine_a_node_of_another_loss_number_is_not_the_one_in_the_set(bench: Bench) -> None:
     roll = enroll(bench, {"a": 1, "b": 5})
-    one = bench.join("b")
-    one.loss = 6
+    one = bench.join("b", 6)
     end = bench.put()
     bench.flush()
     bench.ack(one, end)

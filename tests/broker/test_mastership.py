@@ -169,7 +169,9 @@ def test_who_is_no_heir(master: Node) -> None:
     master.broker.copies.enter(far)
     with pytest.raises(Refused, match="catching up"):
         master.mastership.switch("far")
-    master.broker.copies.enter(Member("closed", 3, "there", in_sync=True))
+    closed = Member("closed", 3, "there")
+    closed.judge(True, "")
+    master.broker.copies.enter(closed)
     for name in ("closed", "unknown"):
         with pytest.raises(Refused, match=f"^no slave {name} is in sync and has an ha_port$"):
             master.mastership.switch(name)

@@ -14,7 +14,7 @@ from penstock.broker.spool import Spools
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, Refused, StoreError, WireError
 from penstock.log import cutting
-from penstock.wire import ha
+from penstock.wire import ha, haframe
 
 TOKENS = ["aaaaaaaa", "bbbbbbbb"]
 
@@ -40,7 +40,7 @@ class Side:
         self.sender.turn(1, self.ms, self.end)
         found = []
         for data in self.said:
-            head, _ = ha.read_head(data, 0, len(data))
+            head, _ = haframe.read_head(data, 0, len(data))
             assert head is not None
             found.append(ha.read_spool(head, data[head.fixed :]))
         self.said.clear()

@@ -11,7 +11,7 @@ from penstock.broker.replica import COPIED_BYTES_MAX, NO_SET, Replica, check_rol
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, DiskFull, StoreError
-from penstock.wire import ha
+from penstock.wire import haframe
 from penstock.wire.ha import Epoch
 
 
@@ -104,8 +104,8 @@ def test_the_largest_message_fits_a_frame() -> None:
     largest = BrokerConfig(ha_port=0, max_message_size=COPIED_BYTES_MAX)
     assert check_role(largest) == largest
     size = COPIED_BYTES_MAX + (1 << 15) + (1 << 9)  # with properties, topic, and what is fixed
-    head = ha.data_head(1, ha.Positions(0, 0, 0, 0, 0), 1, size, 0)
-    assert ha.read_head(head, 0, len(head))[1] == len(head) + 8 + size
+    head = haframe.data_head(1, haframe.Positions(0, 0, 0, 0, 0), 1, size, 0)
+    assert haframe.read_head(head, 0, len(head))[1] == len(head) + 8 + size
 
 
 def test_the_former_version_of_a_damaged_account_makes_nobody_the_master(tmp_path: Path) -> None:

@@ -142,7 +142,10 @@ class Replicas:
                          remoting_port=free_port(), **shared, **more),
         }  # fmt: skip
         for name, node in self.nodes.items():
-            node.words[1:3] = [str(FAULTY), str(folder / f"{name}.disk"), *([f"defect={defect}"] if defect else [])]
+            node.words[1:3] = [str(FAULTY), str(folder / f"{name}.disk")]
+            if defect:
+                node.words.insert(3, f"defect={defect}")
+                node.environment["PENSTOCK_PURE"] = "1"  # what is compiled cannot be planted in
         self.first = "a"
 
     @property

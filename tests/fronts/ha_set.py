@@ -46,7 +46,9 @@ from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.disk.job import Job, run_now
 from penstock.errors import PenstockError, Refused, StoreError
-from penstock.fronts.ha import HaSession, MasterSession, SlaveSession
+from penstock.fronts.ha import MasterSession
+from penstock.fronts.hasession import HaSession
+from penstock.fronts.haslave import SlaveSession
 from penstock.fronts.remoting.front import BrokerFront
 from penstock.log import checkpoint, cutting, epochs
 from penstock.process import Process

@@ -23,7 +23,7 @@ from penstock.config import BrokerConfig
 from penstock.errors import BrokerRefused, ConfigError, Refused
 from penstock.fronts.ha import HaFront
 from penstock.testing import Broker
-from penstock.wire import ha
+from penstock.wire import ha, haframe, hawords
 from ports import free_port, staying
 
 SECRET = b"a secret of sixteen bytes"
@@ -85,7 +85,7 @@ def test_a_slave_by_hand(master: Broker) -> None:
     fill(master, 30)
     peer = opened(master, hello())
     head, body = peer.frame() or pytest.fail("closed")
-    assert head.kind == ha.ACCEPT
+    assert head.kind == hawords.ACCEPT
     assert ha.proves(body, SECRET, b"master", b"n" * 16)
     told = ha.read_accept(body, head.entries)
     assert (told.cut_to, told.begin, told.written) == (0, 0, end(master))
@@ -95,15 +95,23 @@ def test_a_slave_by_hand(master: Broker) -> None:
     while len(copied) < told.written:
         head, body = peer.frame() or pytest.fail("closed")
         kinds.add(head.kind)
-        if head.kind == ha.DATA:
-            assert ha.read_positions(body, 0).position == len(copied)
+        if head.kind == hawords.DATA:
+            assert haframe.read_positions(body, 0).position == len(copied)
             copied += body[40 + 8 * head.entries :]
-    assert ha.META in kinds
+    assert hawords.META in kinds
     assert copied == log_bytes(master.folder, told.written)
-    peer.send(ha.ack(head.epoch, ha.Ack(len(copied), 0, len(copied), 1 << 30)))
+    peer.send(haframe.ack(head.epoch, haframe.Ack(len(copied), 0, len(copied), 1 << 30)))
     eventually(lambda: master.call(lambda server: server.broker.copies.available))
     peer.close()
     eventually(lambda: not master.call(lambda server: server.broker.copies.available))
+
+
+@pytest.mark.parametrize("wished", [0, -1, 1 << 40, 1 << 80, "5", None])
+def test_a_slave_that_wishes_for_an_id_that_no_broker_can_have_gets_one(master: Broker, wished: object) -> None:
+    peer = opened(master, hello(about={"node": "peer", "brokerId": wished}))
+    head, body = peer.frame() or pytest.fail("closed")
+    assert ha.read_accept(body, head.entries).about["brokerId"] == 1
+    peer.close()
 
 
 def test_a_disk_that_takes_no_note_silences_nobody(tmp_path: Path, secret: str) -> None:
@@ -113,10 +121,10 @@ def test_a_disk_that_takes_no_note_silences_nobody(tmp_path: Path, secret: str) 
         fill(master, 1)
         peer = opened(master, hello())
         kinds = []
-        while ha.BEAT not in kinds:
+        while hawords.BEAT not in kinds:
             head, body = peer.frame() or pytest.fail("closed")
             kinds.append(head.kind)
-            if head.kind == ha.ACCEPT:
+            if head.kind == hawords.ACCEPT:
                 peer.send(ha.start(head.epoch, ha.read_accept(body, head.entries).cut_to))
         peer.close()
 
@@ -124,7 +132,7 @@ def test_a_disk_that_takes_no_note_silences_nobody(tmp_path: Path, secret: str) 
 def no_data(peer: Peer) -> None:
     """The connection ends without a byte of the log."""
     while (found := peer.frame()) is not None:
-        assert found[0].kind in (ha.REFUSE, ha.ACCEPT, ha.META)
+        assert found[0].kind in (hawords.REFUSE, hawords.ACCEPT, hawords.META)
         assert b"0000000000" not in found[1]
     peer.close()
 
@@ -168,7 +176,7 @@ def test_who_is_refused(master: Broker, changes: dict[str, object], reason: int)
     fill(master, 5)
     peer = opened(master, hello(**changes))
     head, body = peer.frame() or pytest.fail("closed")
-    assert head.kind == ha.REFUSE
+    assert head.kind == hawords.REFUSE
     assert ha.read_refuse(body)[0] == reason
     no_data(peer)
 
@@ -178,7 +186,7 @@ def test_a_slave_that_is_refused_again_and_again_is_told_of_once(
 ) -> None:
     for _ in range(3):
         peer = opened(master, hello(epoch=9))
-        assert (peer.frame() or pytest.fail("closed"))[0].kind == ha.REFUSE
+        assert (peer.frame() or pytest.fail("closed"))[0].kind == hawords.REFUSE
         peer.close()
     assert caplog.text.count("slave refused") == 1
 
@@ -187,22 +195,22 @@ def following(master: Broker, store_id: bytes = b"i" * 16) -> Peer:
     """A slave by hand that has acknowledged the whole log."""
     peer = opened(master, hello(store_id=store_id))
     head, body = peer.frame() or pytest.fail("closed")
-    assert head.kind == ha.ACCEPT
+    assert head.kind == hawords.ACCEPT
     told = ha.read_accept(body, head.entries)
     peer.send(ha.start(head.epoch, told.cut_to))
     at = told.cut_to
     while at < told.written:
         head, body = peer.frame() or pytest.fail("closed")
-        if head.kind == ha.DATA:
+        if head.kind == hawords.DATA:
             at += len(body) - 40 - 8 * head.entries
-    peer.send(ha.ack(head.epoch, ha.Ack(at, at, at, 1 << 30)))
+    peer.send(haframe.ack(head.epoch, haframe.Ack(at, at, at, 1 << 30)))
     return peer
 
 
 def says_in_sync(peer: Peer, wanted: bool) -> None:
     while True:
         head, _ = peer.frame() or pytest.fail("closed")
-        if head.kind == ha.BEAT and bool(head.flags & ha.IN_SYNC) == wanted:
+        if head.kind == hawords.BEAT and bool(head.flags & hawords.IN_SYNC) == wanted:
             return
 
 
@@ -228,11 +236,11 @@ def test_two_machines_of_one_name_are_not_one_slave(master: Broker) -> None:
     says_in_sync(first, True)
     other = opened(master, hello(store_id=b"o" * 16))
     head, body = other.frame() or pytest.fail("closed")
-    assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.WRONG_SET)
+    assert (head.kind, ha.read_refuse(body)[0]) == (hawords.REFUSE, ha.WRONG_SET)
     assert "set `node`" in ha.read_refuse(body)[1]
     no_data(other)
     asks = opened(master, hello(store_id=b"o" * 16, about={"node": "peer", "asks": True}))
-    assert (asks.frame() or pytest.fail("closed"))[0].kind == ha.ACCEPT
+    assert (asks.frame() or pytest.fail("closed"))[0].kind == hawords.ACCEPT
     asks.close()
     again = following(master)  # the same store: its former connection may be dead, and nobody has noticed
     says_in_sync(again, True)
@@ -250,7 +258,7 @@ def test_a_slave_that_has_more_than_the_master_is_told_how_much_is_shared(master
     for epochs, written, cut_to in ((replica.epochs, 1 << 30, end(master)), (later, 30, 30)):
         peer = opened(master, hello(set_id=replica.set_id, epochs=epochs, epoch=1, written=written))
         head, body = peer.frame() or pytest.fail("closed")
-        assert (head.kind, ha.read_accept(body, head.entries).cut_to) == (ha.ACCEPT, cut_to)
+        assert (head.kind, ha.read_accept(body, head.entries).cut_to) == (hawords.ACCEPT, cut_to)
         peer.close()
 
 
@@ -265,7 +273,7 @@ def test_a_log_of_another_master_of_the_same_epoch_is_refused(master: Broker) ->
     )
     peer = opened(master, hello(set_id=replica.set_id, epochs=epochs, epoch=2, written=500))
     head, body = peer.frame() or pytest.fail("closed")
-    assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.DIVERGED)
+    assert (head.kind, ha.read_refuse(body)[0]) == (hawords.REFUSE, ha.DIVERGED)
     no_data(peer)
 
 
@@ -290,8 +298,8 @@ def test_garbage_is_closed_without_an_answer(master: Broker, seed: int) -> None:
     [
         ha.frame(0x49, 1, b"", b"x"),
         ha.start(1, 0),
-        ha.ack(1, ha.Ack(1, 1, 1, 1)),
-        ha.data(1, ha.Positions(0, 0, 0, 0, 0), b"", b"x"),
+        haframe.ack(1, haframe.Ack(1, 1, 1, 1)),
+        ha.data(1, haframe.Positions(0, 0, 0, 0, 0), b"", b"x"),
     ],
 )
 def test_frames_at_the_wrong_moment(master: Broker, said: bytes) -> None:
@@ -307,7 +315,7 @@ def test_an_acknowledgement_of_what_was_never_sent(master: Broker, written: int)
     fill(master, 3)
     peer = opened(master, hello())
     head, _ = peer.frame() or pytest.fail("closed")
-    peer.send(ha.start(head.epoch, 0) + ha.ack(head.epoch, ha.Ack(written, min(written, 0), 0, 0)))
+    peer.send(ha.start(head.epoch, 0) + haframe.ack(head.epoch, haframe.Ack(written, min(written, 0), 0, 0)))
     while peer.frame() is not None:
         pass
     peer.close()
@@ -415,7 +423,7 @@ def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: s
         peer.greet()
         peer.send(ha.hello(hello(), SECRET, peer.nonce))
         head, body = peer.frame() or pytest.fail("closed")
-        assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.NOT_MASTER)
+        assert (head.kind, ha.read_refuse(body)[0]) == (hawords.REFUSE, ha.NOT_MASTER)
         peer.close()
 
 

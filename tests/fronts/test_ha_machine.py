@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fronts import ha_set
-from penstock.broker import copies, replica
+from penstock.broker import replica
 from penstock.broker.copies import Copies, Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.purge import Purge
@@ -18,6 +18,7 @@ from penstock.broker.replica import Replica
 from penstock.fronts.ha import MasterSession
 from penstock.log.upkeep import Upkeep
 from penstock.registration.replication import Watch
+from penstock.wire.haframe import Ack, Head
 
 STEPS = 60
 
@@ -148,11 +149,12 @@ Patch = pytest.MonkeyPatch
 
 def fastest_slave(patch: Patch) -> None:
     """What one slave in sync has counts as copied to all."""
+    raise_to = Copies._raise_to
 
-    def wrong(*given: Any) -> Any:
-        return min(given[0][0], max(given[0][1:])) if isinstance(given[0], list) else min(*given)
+    def wrong(self: Copies, counted: list[Member], end: int, flushed: int) -> None:
+        raise_to(self, [max(counted, key=lambda member: member.written)], end, flushed)
 
-    patch.setattr(copies, "min", wrong, raising=False)
+    patch.setattr(Copies, "_raise_to", wrong)
 
 
 def cut_what_was_confirmed_alone(patch: Patch) -> None:
@@ -197,8 +199,9 @@ def acknowledged_before_it_came(patch: Patch) -> None:
     """What was sent to a slave counts as acknowledged."""
     acknowledged = MasterSession._acknowledged
 
-    def believed(self: MasterSession, head: Any, ack: Any) -> None:
-        acknowledged(self, head, ack._replace(written=self.feeder.position if self.feeder else ack.written))
+    def believed(self: MasterSession, head: Head, told: Ack) -> None:
+        written = self.feeder.position if self.feeder else told.written
+        acknowledged(self, head, Ack(written, told.flushed, told.dispatched, told.free))
 
     patch.setattr(MasterSession, "_acknowledged", believed)
 
@@ -233,9 +236,12 @@ DEFECTS: dict[Callable[[Patch], None], int] = {  # the walk to begin with: as it
     loss_forgotten: 124, nobody_is_asked: 73, acknowledged_before_it_came: 17, place_taken_blindly: 56,
     cut_again_and_again: 32, snapshot_above_safe: 1,
 }  # fmt: skip
+# They change classes that are compiled: only the uncompiled build lets them.
+OF_SOURCES = (fastest_slave, written_is_flushed, slave_shows_all, acknowledged_before_it_came)
+UNCOMPILED = os.environ.get("PENSTOCK_PURE") == "1"
 
 
-@pytest.mark.parametrize("plant", DEFECTS)
+@pytest.mark.parametrize("plant", [plant for plant in DEFECTS if UNCOMPILED or plant not in OF_SOURCES])
 def test_a_planted_defect_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     with pytest.raises(ha_set.Violation):

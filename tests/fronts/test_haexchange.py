@@ -20,7 +20,7 @@ from penstock.fronts.haexchange import AGAIN_MS, ANSWER_MS, ASKED_MAX, GIVEN_BYT
 from penstock.log import sidelayout
 from penstock.log.repair import Want
 from penstock.testing import Broker
-from penstock.wire import ha
+from penstock.wire import ha, haframe, hawords
 from penstock.wire.record import iter_records
 from ports import free_port
 
@@ -237,23 +237,23 @@ class Slave:
         self.epoch, self.log = head.epoch, b""
         peer.send(ha.start(self.epoch, 0))
 
-    def frame(self, until: Callable[[ha.Head], bool]) -> tuple[ha.Head, bytes] | None:
+    def frame(self, until: Callable[[haframe.Head], bool]) -> tuple[haframe.Head, bytes] | None:
         while (found := self.peer.frame()) is not None and not until(found[0]):
             head, body = found
-            if head.kind == ha.DATA:
+            if head.kind == hawords.DATA:
                 self.log += body[40 + 8 * head.entries :]
             size = len(self.log)
             with contextlib.suppress(ConnectionError):  # what it has sent before is read
-                self.peer.send(ha.ack(self.epoch, ha.Ack(size, size, size, 1 << 30)))
+                self.peer.send(haframe.ack(self.epoch, haframe.Ack(size, size, size, 1 << 30)))
         return found
 
     def wanted(self) -> ha.Wanted:
-        found = self.frame(lambda head: head.kind == ha.WANT)
+        found = self.frame(lambda head: head.kind == hawords.WANT)
         assert found is not None
         return ha.read_wanted(found[1])[0]
 
     def given(self) -> bytes:
-        found = self.frame(lambda head: head.kind == ha.GIVE)
+        found = self.frame(lambda head: head.kind == hawords.GIVE)
         assert found is not None
         return ha.read_wanted(found[1])[1]
 
@@ -267,7 +267,7 @@ def test_an_enemy_gives_and_is_given(pair: Pair) -> None:
     pair.start("a")
     master = pair.running["a"]
     slave = Slave(master, {"repairs": True})
-    slave.frame(lambda head: head.kind == ha.BEAT and bool(head.flags & ha.IN_SYNC))
+    slave.frame(lambda head: head.kind == hawords.BEAT and bool(head.flags & hawords.IN_SYNC))
     assert slave.about["repairs"] is True
     # What nobody asked for is not taken, and what is asked for nowhere is not there.
     slave.peer.send(ha.give(slave.epoch, ha.Wanted(places[5][0], 4, 0), b"evil"))
@@ -281,11 +281,11 @@ def test_an_enemy_gives_and_is_given(pair: Pair) -> None:
     assert (told.position, told.size) == (position, size)
     forged = sound[:-60] + b"!" + sound[-59:]
     slave.peer.send(ha.give(slave.epoch, told, forged))
-    slave.frame(lambda head: head.kind == ha.BEAT)
+    slave.frame(lambda head: head.kind == hawords.BEAT)
     assert pair.repaired("a") == 0
     assert list(master.call(lambda server: server.broker.repairs.wanted)) == [position]
     other = Slave(master, {"repairs": True, "node": "y"})
-    other.frame(lambda head: head.kind == ha.BEAT and bool(head.flags & ha.IN_SYNC))
+    other.frame(lambda head: head.kind == hawords.BEAT and bool(head.flags & hawords.IN_SYNC))
     for _ in range(2):
         other.peer.send(ha.give(slave.epoch, told, sound))
     eventually(lambda: pair.repaired("a") == 1)
@@ -300,18 +300,18 @@ def test_a_peer_that_does_not_know_it_is_not_asked_and_one_of_another_epoch_is_n
     pair.start("a")
     master = pair.running["a"]
     old = Slave(master, {})
-    old.frame(lambda head: head.kind == ha.BEAT and bool(head.flags & ha.IN_SYNC))
+    old.frame(lambda head: head.kind == hawords.BEAT and bool(head.flags & hawords.IN_SYNC))
     with RawPeer(master.addresses["remoting"]) as reader:
         assert reader.pull("T", 0, 3, sysFlag=4).code == 19  # it waits: somebody may come who has it
     kinds = set()
     for _ in range(6):
         head, _ = old.frame(lambda head: True) or pytest.fail("closed")
         kinds.add(head.kind)
-    assert ha.WANT not in kinds
+    assert hawords.WANT not in kinds
     old.peer.close()
     stale = Slave(master, {"repairs": True})
     stale.peer.send(ha.want(stale.epoch + 1, ha.Wanted(places[5][0], 0, 0)))
-    assert stale.frame(lambda head: head.kind == ha.GIVE) is None  # closed
+    assert stale.frame(lambda head: head.kind == hawords.GIVE) is None  # closed
     stale.peer.close()
     early = Peer(master.addresses["ha"])
     early.greet()
@@ -353,7 +353,7 @@ def said_by(said: list[bytes]) -> list[tuple[int, int, int]]:
     """(type, position, size) of what was said since."""
     found = []
     for data in said:
-        head, _ = ha.read_head(data, 0, len(data))
+        head, _ = haframe.read_head(data, 0, len(data))
         assert head is not None
         told, _ = ha.read_wanted(data[head.fixed :])
         found.append((head.kind, told.position, told.size))
@@ -362,7 +362,7 @@ def said_by(said: list[bytes]) -> list[tuple[int, int, int]]:
 
 
 def hear(exchange: Exchange, frame: bytes, mono_ms: int) -> None:
-    head, _ = ha.read_head(frame, 0, len(frame))
+    head, _ = haframe.read_head(frame, 0, len(frame))
     assert head is not None
     exchange.hear(head, frame[head.fixed :], mono_ms)
 
@@ -374,7 +374,7 @@ def test_an_answer_that_never_comes() -> None:
     now_ms = PACE_MS
     for _ in range(TRIES):
         exchange.turn(1, now_ms, 400)
-        assert said_by(said) == [(ha.WANT, 40, 100)]  # the other one is behind the peer's end
+        assert said_by(said) == [(hawords.WANT, 40, 100)]  # the other one is behind the peer's end
         exchange.turn(1, now_ms + PACE_MS, 400)
         assert not said
         now_ms += ANSWER_MS
@@ -383,7 +383,7 @@ def test_an_answer_that_never_comes() -> None:
     hear(exchange, ha.give(1, ha.Wanted(40, 4, 0), b"late"), now_ms)
     assert not wanting.taken
     exchange.turn(1, now_ms + AGAIN_MS, 400)
-    assert (wanting.without, said_by(said)) == (0, [(ha.WANT, 40, 100)])
+    assert (wanting.without, said_by(said)) == (0, [(hawords.WANT, 40, 100)])
     hear(exchange, ha.give(1, ha.Wanted(40, 0, 0), b""), now_ms)
     assert wanting.without == 1
     exchange.lost()

@@ -6,14 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from penstock.broker.clock import BrokerClock
+from penstock.clock import FakeClock
 from penstock.errors import WireError
 from penstock.fronts.hasession import BEAT_MS, OPENING_BYTES_MAX, SILENT_MS, HaSession
-from penstock.wire import ha
+from penstock.wire import ha, haframe, hawords
 
 
 class Front:
     def __init__(self) -> None:
-        self.broker = SimpleNamespace(store=None, mono_ms=1_000)
+        time = BrokerClock(FakeClock(monotonic_ms=1_000))
+        self.broker = SimpleNamespace(store=None, copies=None, time=time)
         self.lost: list[HaSession] = []
 
     def gone(self, session: HaSession) -> None:
@@ -29,7 +32,7 @@ class Session(HaSession):
     def _open(self, owner: bytearray, total: int) -> int:
         return 4 if total >= 4 else 0
 
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
+    def frame(self, head: haframe.Head, owner: bytearray) -> None:
         self.seen.append((head.kind, self.body(head, owner)))
 
     def beat(self) -> None:
@@ -49,15 +52,15 @@ def feed(session: Session, data: bytes, piece: int) -> None:
 def test_frames_come_in_any_pieces(piece: int) -> None:
     session = Session(Front())
     feed(session, b"open" + ha.start(7, 5) + ha.may_i(7, 1, 4_000) + ha.yes(7, 1, 4_000), piece)
-    assert [kind for kind, _ in session.seen] == [ha.START, ha.MAY_I, ha.YES]
+    assert [kind for kind, _ in session.seen] == [hawords.START, hawords.MAY_I, hawords.YES]
     assert [ha.read_favour(body) for _, body in session.seen[1:]] == [(1, 4_000)] * 2
 
 
 def test_a_stranger_sends_nothing_large_and_nothing_to_be_passed_over() -> None:
-    large = bytearray(b"open" + ha.frame(ha.META, 1, bytes(12), bytes(OPENING_BYTES_MAX)))
+    large = bytearray(b"open" + ha.frame(hawords.META, 1, bytes(12), bytes(OPENING_BYTES_MAX)))
     with pytest.raises(WireError):
         Session(Front()).feed(large, 100)
-    skipped = bytearray(b"open" + ha.frame(ha.SKIPPED | 1, 1, b""))
+    skipped = bytearray(b"open" + ha.frame(hawords.SKIPPED | 1, 1, b""))
     session = Session(Front())
     with pytest.raises(WireError):
         session.feed(skipped, len(skipped))

@@ -19,7 +19,7 @@ from penstock.log.draft import Draft
 from penstock.log.follow import Feeder
 from penstock.log.store import LogStore
 from penstock.testing import Broker
-from penstock.wire import ha
+from penstock.wire import ha, haframe, hawords
 
 SET = b"s" * 16
 EPOCH = ha.Epoch(3, b"8 bytes.", 0)
@@ -54,7 +54,7 @@ def accept(session: SlaveSession, **other: Any) -> bytes:
 def frames(data: bytes) -> list[int]:
     kinds, at = [], 0
     while at < len(data):
-        head, _ = ha.read_head(data, at, len(data))
+        head, _ = haframe.read_head(data, at, len(data))
         assert head is not None
         kinds.append(head.kind)
         at = head.end
@@ -66,10 +66,10 @@ def test_what_it_says_first_and_when_it_is_let_in(slave: Broker) -> None:
         session = SlaveSession(front, "127.0.0.1:9", lambda: None)
         assert session.take() == ha.OPENER
         told(session, ha.greeting(b"n" * 16, False))
-        assert frames(session.take()) == [ha.HELLO]
+        assert frames(session.take()) == [hawords.HELLO]
         told(session, accept(session))
         assert session.running
-        assert frames(session.take()) == [ha.START]
+        assert frames(session.take()) == [hawords.START]
         assert front.replica.set_id == SET
         assert front.followed_at == "127.0.0.1:9"
         assert front.broker.config.broker_id == 7
@@ -125,7 +125,7 @@ def test_one_that_asks_copies_nothing_and_hears_of_a_newer_master(slave: Broker)
         session = AskingSession(front, "127.0.0.1:9", lambda: None)
         told(session, ha.greeting(b"n" * 16, False))
         said = session.take()[len(ha.OPENER) :]
-        head, _ = ha.read_head(said, 0, len(said))
+        head, _ = haframe.read_head(said, 0, len(said))
         assert head is not None
         asked = ha.read_hello(said[head.fixed :], head.entries)
         assert (asked.written, asked.about["asks"]) == (0, True)
@@ -162,7 +162,7 @@ def test_an_ack_that_nobody_waits_for_waits_for_more(slave: Broker, tmp_path: Pa
         assert master.append(draft) == status.OK
         assert feeder.next(1 << 20)
         sums, records = feeder.parts()
-        positions = ha.Positions(feeder.begin, master.end_position, 0, 0, 0)
+        positions = haframe.Positions(feeder.begin, master.end_position, 0, 0, 0)
         return ha.data(EPOCH.number, positions, sums, bytes(records), flags=flags)
 
     def run(front: HaFront) -> None:
@@ -175,24 +175,24 @@ def test_an_ack_that_nobody_waits_for_waits_for_more(slave: Broker, tmp_path: Pa
         def acked(after_ms: int) -> list[int]:
             session.end_turn(ms + after_ms)
             said = session.take()
-            return [ha.read_ack(said, ha.HEAD_BYTES).written] if said else []
+            return [haframe.read_ack(said, hawords.HEAD_BYTES).written] if said else []
 
         told(session, data(0))
         assert acked(0) == [master.end_position]
-        told(session, data(ha.NO_HURRY))
+        told(session, data(hawords.NO_HURRY))
         assert acked(PACE_MS - 1) == []
-        told(session, data(ha.NO_HURRY))
+        told(session, data(hawords.NO_HURRY))
         front.broker.copies.rest()
         assert acked(PACE_MS - 1) == []
         assert front.broker.copies.due_ms == ms + PACE_MS  # a turn comes, whether anything happens or not
         assert acked(PACE_MS) == [master.end_position]
         told(session, data(0))  # somebody waits: what follows in the same turn does not keep him waiting
-        told(session, data(ha.NO_HURRY))
+        told(session, data(hawords.NO_HURRY))
         assert acked(PACE_MS) == [master.end_position]
-        told(session, data(ha.NO_HURRY))
+        told(session, data(hawords.NO_HURRY))
         assert acked(PACE_MS) == []
         draft.set_body(b"y" * UNSAID_BYTES_MAX)
-        told(session, data(ha.NO_HURRY))
+        told(session, data(hawords.NO_HURRY))
         assert acked(PACE_MS) == [master.end_position]
         assert front.broker.store.end_position == master.end_position
         session.lost()

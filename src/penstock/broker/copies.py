@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-import msgspec
+import cython
 
 from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
 from penstock.broker.replica import Replica
@@ -23,32 +23,34 @@ from penstock.delivery.waiters import Positions
 from penstock.errors import StoreError
 from penstock.log.store import LogStore
 
-NEVER_MS = 1 << 62
+if cython.compiled:
+    from cython.cimports.penstock import words
+else:
+    from penstock import words
 
 log = logging.getLogger("penstock.broker")
 
 
-class Member(msgspec.Struct, eq=False):
+class Member:
     """A slave as its master sees it, for the length of a connection."""
 
-    node: str
-    broker_id: int
-    address: str
-    written: int = 0
-    flushed: int = 0
-    dispatched: int = 0
-    free: int = 0
-    takes: bool = False  # it can be the master: slaves find it
-    loss: int = 0
-    in_sync: bool = False
-    fit: bool = False  # to be in the set
-    unfit: str = ""  # why it is not
-    why_not: str = "it is catching up"
-    caught_up_ms: int = -1  # when it had all there was
-    unstaged: str = ""  # what it lacks of the staged rows
-    cannot_stage: bool = False
-    _heard_ms: int = 0
-    _end_then: int = 1 << 62  # where the log ended when it was heard last
+    def __init__(self, node: str, broker_id: int, address: str, takes: bool = False, loss: int = 0) -> None:
+        self.node = node
+        self.broker_id = broker_id
+        self.address = address
+        self.takes = takes  # it can be the master: slaves find it
+        self.loss = loss
+        self.written = self.flushed = self.dispatched = self.free = 0
+        self.in_sync = False
+        self.fit = False  # to be in the set
+        self.unfit = ""  # why it is not
+        self.why_not = "it is catching up"
+        self.caught_up_ms = -1  # when it had all there was
+        self.unstaged = ""  # what it lacks of the staged rows
+        self.cannot_stage = False
+        self._heard_ms = 0
+        self._end_then = words.FAR_MS  # where the log ended when it was heard last
+        self._news = True  # something has changed that decides who is in sync, or what is confirmed
 
     def heard(self, written: int, flushed: int, end: int, mono_ms: int) -> None:
         """It has written and flushed so much; the log ends there now. As Kafka tells who is caught up."""
@@ -58,6 +60,7 @@ class Member(msgspec.Struct, eq=False):
             self.caught_up_ms = max(self.caught_up_ms, self._heard_ms)
         self._heard_ms, self._end_then = mono_ms, end
         self.written, self.flushed = max(self.written, written), max(self.flushed, flushed)
+        self._news = True
 
     def tell(self, dispatched: int, free: int) -> None:
         """What else it says of itself."""
@@ -65,16 +68,18 @@ class Member(msgspec.Struct, eq=False):
 
     def note_staged(self, lacks: str, cannot: bool) -> None:
         """What it lacks of the staged rows, and whether it cannot write them."""
-        self.unstaged, self.cannot_stage = lacks, cannot
+        if lacks != self.unstaged or cannot != self.cannot_stage:
+            self.unstaged, self.cannot_stage = lacks, cannot
+            self._news = True
 
-    def state(self) -> tuple[object, ...]:
-        """All of it that decides who is in sync, and what is confirmed."""
-        return (
-            self, self.written, self.flushed, self.caught_up_ms, self.in_sync, self.unstaged, self.cannot_stage,
-        )  # fmt: skip
+    def take_news(self) -> bool:
+        """Whether anything has changed since this was asked last that decides who is in sync, or what is confirmed."""
+        news, self._news = self._news, False
+        return news
 
     def judge(self, in_sync: bool, why_not: str) -> None:
         """Take it into the set, or out of it."""
+        self._news = self._news or in_sync != self.in_sync
         self.in_sync, self.why_not = in_sync, "" if in_sync else why_not
 
     def find(self, why_not: str) -> None:
@@ -93,13 +98,13 @@ class Copies:
         self._store = store
         self.following = False  # another broker's log is copied here
         self.leads = (
-            True  # what this node has can be confirmed by it: not while it asks whether another one is the master
+            True  # what it has can be confirmed by this node: not while it asks whether another one is the master
         )
         self.ever = False  # somebody has followed since the start
         self.members: dict[str, Member] = {}
         self.acknowledged = self.acknowledged_flushed = 0
         self.confirmed = self.confirmed_flushed = 0
-        self.due_ms = NEVER_MS
+        self.due_ms = words.FAR_MS
         self.number = config.broker_id
         self.roll: Roll | None = None  # the set that the engine keeps
         self.replica: Replica | None = None  # who this node is, where it is part of a set
@@ -115,15 +120,18 @@ class Copies:
         self._wholes: list[tuple[int, int]] = []  # records that are confirmed together
         self.waiting = Positions()
         self.waiting_flushed = Positions()
-        self._seen: list[object] = []  # what `settle` looked at last, where nothing else decides
-        self._holds_until_ms = 0  # what it found holds for so long
+        self._holds = False  # what `settle` found last, until a member has news
+        self._holds_until_ms = 0  # and for so long
         self._holds_to = 0  # and while the log ends no later
+        self._holds_flushed = -1  # and while so much of it is flushed
+        self._holds_changes = 0  # and while the engine's set is this one
 
     # -- a slave -----------------------------------------------------------------------------------------------------
 
     def follow(self, confirmed: int) -> None:
         """This is a slave; so much was confirmed when it ran last."""
         self.following = True
+        self._holds = False
         self.confirmed = self.confirmed_flushed = confirmed
         self._tell()
 
@@ -134,11 +142,13 @@ class Copies:
     def lead(self, leads: bool) -> None:
         """Whether this node may confirm anything as a master."""
         self.leads = leads
+        self._holds = False
 
     def enroll(self, roll: Roll, confirmed: int) -> None:
         """The engine keeps the set, and so much was confirmed when this node became the master."""
         self.roll = roll
         self.ever = True
+        self._holds = False
         self.confirmed = max(self.confirmed, min(confirmed, self._store.end_position))
         self.confirmed_flushed = max(self.confirmed_flushed, min(self.confirmed, self._store.flushed_position))
         self._tell()
@@ -149,19 +159,23 @@ class Copies:
         """
         if self.ever:
             self._wholes.append((begin, end))
+            self._holds = False
 
     def _whole(self, position: int) -> int:
-        if not self._wholes:
-            return position
-        return min([position, *(begin for begin, end in self._wholes if begin < position < end)])
+        whole = position
+        for begin, end in self._wholes:
+            if begin < position < end:
+                whole = min(whole, begin)
+        return whole
 
     def look_at(self, mono_ms: int) -> None:
         """When a turn is wanted for the sake of slaves, though nothing happens."""
-        self.due_ms = min(self.due_ms, mono_ms)
+        if mono_ms < self.due_ms:
+            self.due_ms = mono_ms
 
     def rest(self) -> None:
         """No such turn is wanted so far."""
-        self.due_ms = NEVER_MS
+        self.due_ms = words.FAR_MS
 
     def renumber(self, number: int) -> None:
         """The master has given this slave another id."""
@@ -206,6 +220,7 @@ class Copies:
         if former is not None:
             former.judge(False, "it has another connection")
         self.members[member.node] = member
+        self._holds = False
         if not self.ever:  # so much have readers seen
             self.ever = True
             self.confirmed = self.confirmed_flushed = max(self.confirmed, self._store.flushed_position)
@@ -215,6 +230,7 @@ class Copies:
         """Its connection is gone."""
         if self.members.get(member.node) is member:
             del self.members[member.node]
+            self._holds = False
             if member.in_sync:
                 member.judge(False, "its connection is gone")
                 log.warning("slave out of sync node=%s reason=its connection is gone", member.node)
@@ -241,46 +257,73 @@ class Copies:
         """Look who is in sync, and raise the positions."""
         if self.following or not self.leads:
             return
-        store = self._store
-        end, flushed = store.log.settled_end(), store.flushed_position
-        seen: list[object] = [flushed]
+        store, roll = self._store, self.roll
+        end, flushed = store.log.settled_end(), store.durability.flushed
+        holds = (
+            self._holds and flushed == self._holds_flushed and mono_ms <= self._holds_until_ms and end <= self._holds_to
+        )
+        if roll is not None and roll.changes != self._holds_changes:
+            holds = False
         for member in self.members.values():
-            seen += member.state()
-        if seen == self._seen and mono_ms <= self._holds_until_ms and end <= self._holds_to:
+            if member.take_news():
+                holds = False
+        if holds:
             return  # most turns of a busy master: nobody was heard of
-        before = self.confirmed, self.confirmed_flushed
+        confirmed, confirmed_flushed = self.confirmed, self.confirmed_flushed
         for member in self.members.values():
             self._judge(member, end, mono_ms)
-        roll = self.roll
         if roll is None:
-            members = [member for member in self.members.values() if member.in_sync]
+            counted = [member for member in self.members.values() if member.in_sync]
         else:
             self._propose(roll, flushed, mono_ms)
-            members = [self.members.get(node, _ABSENT) for node in roll.counted]
-        if members:
-            written = self._whole(min([end, *(member.written for member in members)]))
-            all_flushed = self._whole(min([flushed, written, *(member.flushed for member in members)]))
-            if roll is None or len(roll.known) > 1:
-                self.acknowledged = max(self.acknowledged, written)
-                self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
-            if roll is not None and roll.maybe_alone:
-                written = self._whole(min(written, flushed))
-            self.confirmed = max(self.confirmed, written)
-            self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
+            counted = [self.members.get(node, _ABSENT) for node in roll.counted]
+        if counted:
+            self._raise_to(counted, end, flushed)
             self._note_alone(False)
         elif self._note_alone(True):
             flushed = self._whole(flushed)
             self.confirmed = max(self.confirmed, flushed)
             self.confirmed_flushed = max(self.confirmed_flushed, flushed)
-        if (self.confirmed, self.confirmed_flushed) != before:
+        if self.confirmed != confirmed or self.confirmed_flushed != confirmed_flushed:
             self._tell()
         if self._wholes:
             self._wholes = [whole for whole in self._wholes if whole[1] > self.confirmed_flushed]
-        self._seen = seen if members and roll is None and not self._wholes else []
-        if self._seen:
-            config, all_members = self._config, self.members.values()
-            self._holds_until_ms = min(member.caught_up_ms for member in all_members) + config.ha_in_sync_ms
-            self._holds_to = min(member.written for member in all_members) + config.ha_slave_lag_bytes_max
+        self._hold(store.durability.flushed, mono_ms, len(counted) > 0)
+
+    def _raise_to(self, counted: list[Member], end: int, flushed: int) -> None:
+        """All of these must have what is confirmed: raise the positions to what they have of a log that ends there and is flushed
+        so far.
+        """
+        roll = self.roll
+        written = end
+        for member in counted:
+            written = min(written, member.written)
+        written = self._whole(written)
+        all_flushed = min(flushed, written)
+        for member in counted:
+            all_flushed = min(all_flushed, member.flushed)
+        all_flushed = self._whole(all_flushed)
+        if roll is None or len(roll.known) > 1:
+            self.acknowledged = max(self.acknowledged, written)
+            self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
+        if roll is not None and roll.maybe_alone:
+            written = self._whole(min(written, flushed))
+        self.confirmed = max(self.confirmed, written)
+        self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
+
+    def _hold(self, flushed: int, mono_ms: int, counted: bool) -> None:
+        """Whether, and how long, all of that holds while no member has news."""
+        roll = self.roll
+        self._holds = counted and len(self.members) > 0 and not self._wholes and (roll is None or roll.rests(mono_ms))
+        if not self._holds:
+            return
+        self._holds_flushed = flushed
+        self._holds_changes = 0 if roll is None else roll.changes
+        caught_up_ms = written = words.FAR_MS
+        for member in self.members.values():
+            caught_up_ms, written = min(caught_up_ms, member.caught_up_ms), min(written, member.written)
+        self._holds_until_ms = caught_up_ms + self._config.ha_in_sync_ms
+        self._holds_to = written + self._config.ha_slave_lag_bytes_max
 
     def _propose(self, roll: Roll, flushed: int, mono_ms: int) -> None:
         """Tell the engine who ought to be in the set; who is, it says."""

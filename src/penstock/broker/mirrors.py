@@ -46,6 +46,7 @@ class Sender:
         self._failed_ms = -1
         self._doubtful = True  # whether all is there
         self._heard_ms = 0
+        self._quiet = False  # all is there, and nothing is under way
         self.lacks = "its staged rows are not complete"
 
     @property
@@ -65,6 +66,9 @@ class Sender:
     def turn(self, epoch: int, mono_ms: int, end: int) -> None:
         """Send what is new; the log ends there now."""
         spools = self._spools
+        if self._quiet and self._seen == spools.changes:
+            self._heard_ms = mono_ms
+            return
         if self._to_list == -1:  # what makes the others needless stands below, and the slave may lack it
             self._to_list = end
         if self.failed and mono_ms - self._failed_ms >= RETRY_MS:
@@ -101,6 +105,9 @@ class Sender:
             self._failed_ms = self._heard_ms = mono_ms
         if self.failed:
             self.lacks = "it cannot keep staged rows"
+        self._quiet = (
+            not (self.lacks or self.failed or self.fresh or self._under_way or self._gone) and self._to_list == -2
+        )
 
     def _send(self, epoch: int) -> bool:
         """Whether all there is was sent."""
@@ -122,6 +129,7 @@ class Sender:
     def heard(self, told: ha.Spooled, mono_ms: int) -> None:
         """The slave has so much of a spool."""
         self._doubtful = True
+        self._quiet = False
         self._heard_ms = mono_ms
         if told.failed:
             self._failed_ms = mono_ms
@@ -235,6 +243,11 @@ class Mirror:
         """The master has these alone."""
         for name in set(self._files.names(self._folder)) - set(tokens):
             self.drop(name)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was flushed, or could not be."""
+        return bool(self._flushed or self._lost)
 
     def take_flushed(self) -> list[tuple[str, int]]:
         """(token, size) of what is on the disk since."""

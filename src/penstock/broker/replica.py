@@ -24,7 +24,8 @@ from penstock.errors import ConfigError, StoreError
 from penstock.limits import is_loopback
 from penstock.log.epochs import EPOCHS_MAX, EpochFile, begun, checked
 from penstock.wire.fastjson import JsonObject
-from penstock.wire.ha import FRAME_BYTES_MAX, ID_BYTES, TAG_BYTES, Epoch
+from penstock.wire.ha import ID_BYTES, TAG_BYTES, Epoch
+from penstock.wire.hawords import FRAME_BYTES_MAX
 
 log = logging.getLogger("penstock.broker")
 

@@ -22,6 +22,7 @@ class Roll:
         self._patient_until_ms = patient_until_ms  # those in the set may connect until then
         self._seen: set[str] = set()  # those who have
         self._ring = ring
+        self.changes = 0  # of what is asked, or known
 
     @property
     def counted(self) -> set[str]:
@@ -32,6 +33,10 @@ class Roll:
     def maybe_alone(self) -> bool:
         """Whether this node may be the whole set, by now: then it confirms only what it has flushed."""
         return any(len(some) == 1 for some in (self.known, *self._asked))
+
+    def rests(self, mono_ms: int) -> bool:
+        """Whether the set is as it is wanted, and nobody is waited for."""
+        return not self._asked and self.wanted == self.known and mono_ms >= self._patient_until_ms
 
     def holds(self, node: str, loss: int) -> bool:
         """Whether a node is in the set, with this loss number."""
@@ -52,7 +57,9 @@ class Roll:
     def ask(self, wanted: Mapping[str, int]) -> None:
         """The engine is asked for this set: how that ends is not known until `settle`."""
         self._asked.append(dict(wanted))
+        self.changes += 1
 
     def settle(self, known: Mapping[str, int]) -> None:
         """The engine has this set, and nothing that was asked for is under way: it could not be carried out any more."""
         self.known, self._asked = dict(known), []
+        self.changes += 1

@@ -114,6 +114,10 @@ class Tables:
         """Whether topics or groups have changed since."""
         return (self._broker.topics.version, self._broker.groups.version) != self._versions
 
+    def due(self, mono_ms: int) -> bool:
+        """Whether there is something to tell, or may be."""
+        return bool(self._ready) or mono_ms >= self._due_ms or self.fresh
+
     def news(self) -> Iterator[bytes]:
         """Topics and groups, when they have changed since."""
         topics, groups = self._broker.topics, self._broker.groups

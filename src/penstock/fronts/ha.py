@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+
+import cython
 
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
@@ -20,16 +22,26 @@ from penstock.broker.taking import Tables, ends_untold, last_records, secret_of,
 from penstock.broker.term import Favours, Term
 from penstock.errors import StoreError, WireError
 from penstock.faults import Told
+from penstock.fronts.bare import BEAT_MS as BARE_BEAT_MS
+from penstock.fronts.bare import SILENT_MS as BARE_SILENT_MS
 from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, Stumbles, admitted
-from penstock.fronts.front import Front, no_beginning
+from penstock.fronts.front import no_beginning
 from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, PACE_MS, HaSession
 from penstock.fronts.haslave import AskingSession, SlaveSession
 from penstock.log import epochs
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.follow import Feeder
+from penstock.log.repair import Repairs
 from penstock.version import __version__
 from penstock.wire import fastjson, ha
 from penstock.wire.fastjson import JsonObject
+
+if cython.compiled:
+    from cython.cimports.penstock.wire import hawords
+    from cython.cimports.penstock.wire.haframe import Ack, Head, Positions, data_head, read_ack
+else:
+    from penstock.wire import hawords
+    from penstock.wire.haframe import Ack, Head, Positions, data_head, read_ack
 
 log = logging.getLogger("penstock.ha")
 
@@ -37,13 +49,14 @@ BLOCK_BYTES = 232 << 10  # of records in one DATA: with its sums it fits a read
 GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
+ID_MAX = (1 << 31) - 1  # of a broker, that a slave may wish for
 
 
 class MasterSession(HaSession):
     """A slave of ours."""
 
     def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
-        super().__init__(front, remote, wake)
+        HaSession.__init__(self, front, remote, wake)
         self.front = front
         self.member: Member | None = None
         self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
@@ -64,12 +77,12 @@ class MasterSession(HaSession):
     def feed(self, owner: bytearray, total: int) -> int:
         if self.bare is None:
             if self._opened or total < ha.REPORT_BYTES or not ha.is_bare(owner):
-                return super().feed(owner, total)
+                return HaSession.feed(self, owner, total)
             if not admitted(self.broker.config, self.remote):
                 raise WireError("RocketMQ's bare protocol is served to the addresses of ha_rocketmq, and this is none")
-            self.beat_ms, self.silent_ms = RocketmqMaster.beat_ms, RocketmqMaster.silent_ms
-            self.bare = RocketmqSlave(self.store, self.front.replica, self.broker.copies, self.remote)
-        self.heard_ms = self.broker.mono_ms
+            self.beat_ms, self.silent_ms = BARE_BEAT_MS, BARE_SILENT_MS
+            self.bare = RocketmqSlave(self.store, self.front.replica, self.copies, self.remote)
+        self.heard_ms = self.time.mono_ms
         return self.bare.hear(owner, total)
 
     def _open(self, owner: bytearray, total: int) -> int:
@@ -80,25 +93,25 @@ class MasterSession(HaSession):
         self.say(ha.greeting(self.nonce, bool(self.front.secret)))
         return len(ha.OPENER)
 
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
-        if head.kind == ha.HELLO and self.member is None:
+    def frame(self, head: Head, owner: bytearray) -> None:
+        if head.kind == hawords.HELLO and self.member is None:
             self._hello(ha.read_hello(self._proved(head, owner), head.entries))
-        elif head.kind == ha.START and self.member is not None and self.feeder is None:
+        elif head.kind == hawords.START and self.member is not None and self.feeder is None:
             self._start(ha.read_start(self.body(head, owner)))
-        elif head.kind == ha.ACK and self.member is not None and self.feeder is not None:
-            self._acknowledged(head, ha.read_ack(owner, head.fixed))
-        elif head.kind == ha.YES and self.member is not None and head.epoch == self.front.replica.epoch:
+        elif head.kind == hawords.ACK and self.member is not None and self.feeder is not None:
+            self._acknowledged(head, read_ack(owner, head.fixed))
+        elif head.kind == hawords.YES and self.member is not None and head.epoch == self.front.replica.epoch:
             self.front.favours.hear(self.member.node, *ha.read_favour(self.body(head, owner)))
-        elif head.kind == ha.TAKEN and self.member is self.front.mastership.heir is not None:
+        elif head.kind == hawords.TAKEN and self.member is self.front.mastership.heir is not None:
             self.front.mastership.taken()
-        elif head.kind == ha.SPOOLED and self.sender is not None and head.epoch == self.front.replica.epoch:
-            self.sender.heard(ha.read_spooled(head, self.body(head, owner)), self.broker.mono_ms)
+        elif head.kind == hawords.SPOOLED and self.sender is not None and head.epoch == self.front.replica.epoch:
+            self.sender.heard(ha.read_spooled(head, self.body(head, owner)), self.time.mono_ms)
         elif self.feeder is not None and self.exchanged(head, owner, self.front.replica.epoch):
             return
         else:
             raise WireError(f"a frame of type {head.kind:#x} at this moment")
 
-    def _proved(self, head: ha.Head, owner: bytearray) -> bytes:
+    def _proved(self, head: Head, owner: bytearray) -> bytes:
         data = self.body(head, owner)
         if not ha.proves(data, self.front.secret, b"slave", self.nonce):
             raise WireError("the slave does not know the secret of this replica set")
@@ -106,7 +119,7 @@ class MasterSession(HaSession):
         return data
 
     def _refuse(self, reason: int, text: str, master: str = "") -> None:
-        if self.front.told.is_news(f"{self.remote.rpartition(':')[0]} {text}", self.broker.mono_ms):
+        if self.front.told.is_news(f"{self.remote.rpartition(':')[0]} {text}", self.time.mono_ms):
             log.log(self._level, "slave refused peer=%s reason=%d %s", self.remote, reason, text)
         self.say(ha.refuse(self.front.replica.epoch, reason, text, master))
         self.end()
@@ -135,9 +148,9 @@ class MasterSession(HaSession):
             return self._refuse(ha.NEWER_EPOCH, f"it has followed a master of epoch {told.epoch}")
         if not empty and told.written < begin:
             return self._refuse(ha.BEHIND, f"its log ends at {told.written}, the master's begins at {begin}")
-        newest = epochs.held(told.epochs, told.written)[-1:]
-        if newest and newest[0] not in replica.epochs and newest[0].number >= replica.epoch:
-            text = f"both logs are of epoch {newest[0].number}, of two masters: compare them (penstock store diff)"
+        last = epochs.newest(epochs.held(told.epochs, told.written))
+        if last is not None and last not in replica.epochs and last.number >= replica.epoch:
+            text = f"both logs are of epoch {last.number}, of two masters: compare them (penstock store diff)"
             return self._refuse(ha.DIVERGED, text)
         cut_to = begin if empty else epochs.shared_end(replica.epochs, end, told.epochs, told.written)
         if cut_to < begin:
@@ -155,16 +168,16 @@ class MasterSession(HaSession):
             "brokerId": self.member.broker_id, "peers": {**replica.peers, replica.node: self.front.ha_address},
             "repairs": True, "blockSums": sums_of(store, cut_to, size),
         }  # fmt: skip
-        answer = ha.Accept(
-            replica.set_id, replica.epochs[-1].tag, cut_to, begin, end, told_sum, size, replica.epochs, about
-        )
+        leads = epochs.newest(replica.epochs)
+        assert leads is not None
+        answer = ha.Accept(replica.set_id, leads.tag, cut_to, begin, end, told_sum, size, replica.epochs, about)
         self.say(ha.accept(answer, replica.epoch, self.front.secret, told.nonce))
 
     def _number(self, node: str, told: ha.Hello) -> int:
         """The id that this slave is to have: its own unless another one has it."""
-        taken = {member.broker_id for member in self.broker.copies.members.values() if member.node != node} | {0}
+        taken = {member.broker_id for member in self.copies.members.values() if member.node != node} | {0}
         wanted = told.about.get("brokerId", 0)
-        if isinstance(wanted, int) and wanted not in taken:
+        if isinstance(wanted, int) and 0 < wanted <= ID_MAX and wanted not in taken:
             return wanted
         return next(n for n in range(1, len(taken) + 1) if n not in taken)
 
@@ -176,35 +189,33 @@ class MasterSession(HaSession):
         self.front.replica.note_peers(self.peer)
         self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)
-        self.broker.copies.enter(member)
+        self.copies.enter(member)
         self.say(ha.meta(self.front.replica.epoch, ha.ENDS, 0, fastjson.dumps({"ends": ends_untold(store, position)})))
         self.exchange_with(self._about)
         if self._about.get("spools") is True:
-            self.sender = self.broker.staging.mirrors.follow(member.node, self.say)
+            self.sender = self.broker.staging.mirrors.follow(member.node, self.sayer())
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
 
-    def _acknowledged(self, head: ha.Head, told: ha.Ack) -> None:
+    def _acknowledged(self, head: Head, told: Ack) -> None:
         member, feeder = self.member, self.feeder
         assert member is not None
         assert feeder is not None
         if head.epoch != self.front.replica.epoch or not 0 <= told.flushed <= told.written <= feeder.position:
             raise WireError(f"a slave that acknowledges {told.written} of {feeder.position}")
         end = self.store.log.settled_end()
-        flushed = member.flushed if head.flags & ha.FLUSH_FAILED else told.flushed
-        member.heard(told.written, flushed, end, self.broker.mono_ms)
+        flushed = member.flushed if head.flags & hawords.FLUSH_FAILED else told.flushed
+        member.heard(told.written, flushed, end, self.time.mono_ms)
         member.tell(told.dispatched, told.free)
         while self._unacknowledged and self._unacknowledged[0] <= told.written:
             del self._unacknowledged[0]
 
     # -- what it gets ------------------------------------------------------------------------------------------------
 
-    def _positions(self, position: int) -> ha.Positions:
-        copies = self.broker.copies
-        written = self.store.end_position
-        return ha.Positions(position, written, copies.confirmed, copies.confirmed_flushed, self.store.min_position)
+    def _positions(self, position: int) -> Positions:
+        copies, log_ = self.copies, self.store.log
+        return Positions(position, log_.end, copies.confirmed, copies.confirmed_flushed, log_.file.first)
 
-    @property
     def fresh(self) -> bool:
         if self.feeder is None:
             return False
@@ -219,14 +230,10 @@ class MasterSession(HaSession):
                 self.say(piece)
         if feeder is None or member is None or self.closing:
             return
-        epoch, told, end = self.front.replica.epoch, self.broker.copies.confirmed, self.store.end_position
-        for body in self.tables.news():
-            self.say(ha.meta(epoch, ha.TABLES, 0, body))
+        epoch, told, end = self.front.replica.epoch, self.copies.confirmed, self.store.log.end
         heir = self.front.mastership.heir is member
-        for kind, body in self.channels.news(mono_ms, feeder.position, heir):
-            self.say(ha.meta(epoch, kind, 0, body))
-        for body in self.tables.offsets(mono_ms, feeder.position, heir):
-            self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        if heir or self.tables.due(mono_ms) or self.channels.due(mono_ms):
+            self._say_news(epoch, feeder.position, mono_ms, heir)
         if self.sender is not None:
             self.sender.turn(epoch, mono_ms, end)
             member.note_staged(self.sender.lacks, self.sender.failed)
@@ -234,7 +241,7 @@ class MasterSession(HaSession):
             self._hurried = False
         elif feeder.position == end and not self._hurried:
             self._hurried = True
-            self.beat(ha.FLUSH_NOW)  # the place is its own when it has flushed all
+            self.beat(hawords.FLUSH_NOW)  # the place is its own when it has flushed all
         if feeder.position < end:
             self._send(feeder, member, epoch, end, mono_ms)
         elif (told > self._told and member.written >= end) or member.in_sync != self._said_in_sync:
@@ -242,15 +249,24 @@ class MasterSession(HaSession):
                 self._sent_ms = mono_ms
                 self.beat()  # readers of the slave wait for it
             else:
-                self.broker.copies.look_at(self._sent_ms + PACE_MS)
+                self.copies.look_at(self._sent_ms + PACE_MS)
+
+    def _say_news(self, epoch: int, sent: int, mono_ms: int, heir: bool) -> None:
+        """What does not stand in the log: tables, channels and their places, offsets."""
+        for body in self.tables.news():
+            self.say(ha.meta(epoch, ha.TABLES, 0, body))
+        for kind, body in self.channels.news(mono_ms, sent, heir):
+            self.say(ha.meta(epoch, kind, 0, body))
+        for body in self.tables.offsets(mono_ms, sent, heir):
+            self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
 
     def _gather(self, pending: int, mono_ms: int) -> bool:
         """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
         ACK: what somebody waits for goes with the ACK of the frame before, the rest at a pace.
         """
-        if pending >= (GATHER_BYTES if self.broker.copies.waiting.line else BLOCK_BYTES):
+        if pending >= (GATHER_BYTES if self.copies.waiting.line else BLOCK_BYTES):
             return False
-        copies = self.broker.copies
+        copies = self.copies
         if copies.waiting.line or copies.waiting_flushed.line:
             return len(self._unacknowledged) > 0
         if mono_ms - self._sent_ms >= PACE_MS:
@@ -260,10 +276,10 @@ class MasterSession(HaSession):
 
     def _urgency(self) -> int:
         """What a slave is to do with the records of this turn: flush them at once, acknowledge them at once, or when it suits."""
-        copies = self.broker.copies
+        copies = self.copies
         if copies.waiting_flushed.line:
-            return ha.FLUSH_NOW
-        return 0 if copies.waiting.line or self.front.mastership.heir is not None else ha.NO_HURRY
+            return hawords.FLUSH_NOW
+        return 0 if copies.waiting.line or self.front.mastership.heir is not None else hawords.NO_HURRY
 
     def _send(self, feeder: Feeder, member: Member, epoch: int, end: int, mono_ms: int) -> None:
         sent = 0
@@ -280,10 +296,11 @@ class MasterSession(HaSession):
                 self.end()
                 return
             flags = self._urgency()
-            flags |= (ha.LAST if feeder.last else 0) | (ha.DAMAGED if feeder.damaged else 0) | self._in_sync()
+            flags |= (hawords.LAST if feeder.last else 0) | (hawords.DAMAGED if feeder.damaged else 0) | self._in_sync()
             positions = self._positions(feeder.begin)
             sums, records = feeder.parts()
-            self.say(ha.data_head(epoch, positions, feeder.count, feeder.size, flags) + sums)
+            self.say(data_head(epoch, positions, feeder.count, feeder.size, flags))
+            self.say(sums)
             self.say(records)
             self._told = positions.confirmed
             under_way.append(feeder.position)
@@ -300,32 +317,37 @@ class MasterSession(HaSession):
 
     def _in_sync(self) -> int:
         self._said_in_sync = self.member is not None and self.member.in_sync
-        return ha.IN_SYNC if self._said_in_sync else 0
+        return hawords.IN_SYNC if self._said_in_sync else 0
 
-    @property
     def asks(self) -> int:
         member = self.member
         return self.front.replica.epoch if member is not None and member.in_sync and self.exchange is not None else 0
 
     def lost(self) -> None:
         if self.member is not None:
-            self.broker.copies.leave(self.member)
+            self.copies.leave(self.member)
             if self.sender is not None:
                 self.broker.staging.mirrors.leave(self.member.node, self.sender)
         if self.bare is not None:
             self.bare.lost()
-        super().lost()
+        HaSession.lost(self)
 
 
-class HaFront(Front):
+class HaFront:
     """All connections of replication of one broker; `link` is woken when the registry names another master."""
-
-    name = "ha"
 
     def __init__(
         self, broker: Broker, replica: Replica, address: str, ha_address: str, again: Callable[[str], None]
     ) -> None:
+        self.name = "ha"
+        self.rejected: Mapping[bytes, int] = {}
+        self.ends_turns = True
         self.broker = broker
+        self.copies = broker.copies
+        self.store = broker.store
+        self.time = broker.time
+        self._copied = broker.queueing.copied
+        self._mirrors = broker.staging.mirrors
         self.replica = replica
         self.address = address  # of the RocketMQ listener: what clients are told
         self.ha_address = ha_address  # where slaves connect; empty: nowhere
@@ -339,7 +361,7 @@ class HaFront(Front):
         self._worked_ms, self._worked_to = (
             -PACE_MS,
             0,
-        )  # the last turn that looked at the slaves, and where the log ended then
+        )  # the last turn that looked at the slaves; where the log ended then
         self._known: dict[str, int] | None = None  # the set in the engine, as it was then
         self._again = again
         if broker.repairs is not None:
@@ -394,7 +416,7 @@ class HaFront(Front):
 
     def _look_at_term(self) -> None:
         term = self._term
-        if term is not None and self.broker.mono_ms >= term.until_ms:
+        if term is not None and self.time.mono_ms >= term.until_ms:
             self.fence(term.over or "the engine was not heard of for as long as the lease goes")
 
     def fence(self, why: str) -> None:
@@ -403,8 +425,8 @@ class HaFront(Front):
         if term is None:
             return
         term.end(why)
-        self.broker.store.follow(True)
-        self.broker.copies.lead(False)
+        self.store.follow(True)
+        self.copies.lead(False)
         self._abort()
         log.error("fenced node=%s epoch=%d reason=%s", self.replica.node, self.replica.epoch, why)
         self._again(f"fenced: {why}")
@@ -422,8 +444,8 @@ class HaFront(Front):
     def retire(self) -> None:
         """The place of the master is given away: nothing is confirmed any more."""
         self._term = None
-        self.broker.store.follow(True)
-        self.broker.copies.lead(False)
+        self.store.follow(True)
+        self.copies.lead(False)
 
     def leave_master(self) -> None:
         """Take nothing more from the master that is followed."""
@@ -434,10 +456,10 @@ class HaFront(Front):
     def renumber(self, about: JsonObject) -> None:
         """The master says which id this slave has."""
         number = about.get("brokerId")
-        if isinstance(number, int) and number > 0 and number != self.broker.config.broker_id:
+        if isinstance(number, int) and 0 < number <= ID_MAX and number != self.broker.config.broker_id:
             log.warning("the id of this slave is changed from=%d to=%d", self.broker.config.broker_id, number)
             self.broker.core.change({"broker_id": number})
-            self.broker.copies.renumber(number)
+            self.copies.renumber(number)
             self._renumbered()
 
     def has_other(self, node: str, store_id: bytes) -> bool:
@@ -458,69 +480,75 @@ class HaFront(Front):
 
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Say what is new, and let the answers go that waited for it."""
-        if self._term is not None and self.broker.time.clock.monotonic_ms() >= self._term.until_ms:
+        if self._term is not None and self.time.clock.monotonic_ms() >= self._term.until_ms:
             self.fence("this turn stood still for longer than the lease goes")
             return
-        if self._sound and not self.broker.store.healthy:
+        store, copies = self.store, self.copies
+        if self._sound and not store.healthy:
             self._sound = False
             self._broken()
-        copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return
-        self.broker.queueing.copied.seal()
-        mono_ms = self.broker.mono_ms
+        self._copied.seal()
+        mono_ms = self.time.mono_ms
         if self._rests(mono_ms):
             copies.look_at(self._worked_ms + PACE_MS)
             return
-        self._worked_ms, self._worked_to = mono_ms, self.broker.store.end_position
+        self._worked_ms, self._worked_to = mono_ms, store.log.end
         self._known = copies.roll.known if copies.roll is not None else None
         copies.rest()
         copies.settle(mono_ms)
-        self._repair(mono_ms)
-        self.broker.staging.mirrors.settle()
-        heir = self.mastership.heir if self.mastership.step() else None
+        if self.broker.repairs is not None:
+            self._repair(self.broker.repairs, mono_ms)
+        self._mirrors.settle()
+        mastership = self.mastership
+        heir = mastership.heir if mastership.heir is not None and mastership.step() else None
         for session in list(self.sessions):
             session.end_turn(mono_ms)
             if heir is not None and isinstance(session, MasterSession) and session.member is heir:
-                session.say(ha.take(self.replica.epoch, self.broker.store.end_position))
+                session.say(ha.take(self.replica.epoch, store.log.end))
         copies.release()
 
     def _rests(self, mono_ms: int) -> bool:
         """Whether a master can leave all this to a turn a little later: nobody waits for slaves, none was heard in this turn, and
         there is nothing for them but less than a block of records.
         """
-        copies = self.broker.copies
-        if copies.waiting.line or copies.waiting_flushed.line or copies.following or self.mastership.heir is not None:
+        copies = self.copies
+        if (
+            copies.following
+            or mono_ms >= self._worked_ms + PACE_MS
+            or self.store.log.end - self._worked_to >= BLOCK_BYTES
+        ):
+            return False
+        if copies.waiting.line or copies.waiting_flushed.line or self.mastership.heir is not None:
             return False
         if copies.roll is not None and copies.roll.known is not self._known:
             return False  # the engine has another set now
-        if mono_ms >= self._worked_ms + PACE_MS or self.broker.store.end_position - self._worked_to >= BLOCK_BYTES:
-            return False
         for session in self.sessions:  # noqa: SIM110 asked in every turn: a generator costs more
-            if session.heard_ms == mono_ms or session.closing or session.fresh:
+            if session.heard_ms == mono_ms or session.closing or session.fresh():
                 return False
         return True
 
-    def _repair(self, mono_ms: int) -> None:
+    def _repair(self, repairs: Repairs, mono_ms: int) -> None:
         """Ask for records that do not hold here."""
-        repairs = self.broker.repairs
-        if repairs is None:
-            return
         able = 0
         for session in self.sessions:
             exchange = session.exchange
-            if exchange is None or session.closing or not (epoch := session.asks):
+            if exchange is None or session.closing:
+                continue
+            epoch = session.asks()
+            if not epoch:
                 continue
             able += 1
             if repairs.wanted or exchange.busy:
-                exchange.turn(epoch, mono_ms, self.broker.store.log.settled_end())
+                exchange.turn(epoch, mono_ms, self.store.log.settled_end())
         repairs.meet(able)
         if repairs.wanted and able:
-            self.broker.copies.look_at(mono_ms + PACE_MS)
+            self.copies.look_at(mono_ms + PACE_MS)
 
     def tick(self) -> int | None:
         """Beats, and what is silent; a slave notes how far it may show its log."""
-        mono_ms = self.broker.mono_ms
+        mono_ms = self.time.mono_ms
         if self.broker.repairs is not None:
             self.broker.repairs.tick(mono_ms)
         if not self.sessions:

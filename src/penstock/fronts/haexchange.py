@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.log.repair import Repairs
-from penstock.wire import ha
+from penstock.wire import ha, haframe, hawords
 
 ASKED_MAX = 64  # records at a time
 ANSWER_MS = 3_000  # then it is asked again
@@ -72,13 +72,13 @@ class Exchange:
             self._cannot[position] = mono_ms + AGAIN_MS
             self._repairs.cannot(position)
 
-    def hear(self, head: ha.Head, body: bytes, mono_ms: int) -> None:
+    def hear(self, head: haframe.Head, body: bytes, mono_ms: int) -> None:
         """A WANT or a GIVE."""
         told, record = ha.read_wanted(body)
-        if head.kind == ha.WANT:
+        if head.kind == hawords.WANT:
             if self._given_bytes < GIVEN_BYTES_MAX:
                 record = self._repairs.give(told.position, told.crc)
-                self._given_bytes += len(record) + ha.HEAD_BYTES
+                self._given_bytes += len(record) + hawords.HEAD_BYTES
                 self._say(ha.give(head.epoch, told._replace(size=len(record)), record))
         elif told.position in self._asked:  # else it was given already, or never asked for
             if record and self._repairs.given(told.position, record):

@@ -7,12 +7,21 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
+import cython
+
 from penstock.broker.broker import Broker
 from penstock.errors import WireError
 from penstock.fronts.haexchange import Exchange
 from penstock.wire import ha
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.outbox import Part
+
+if cython.compiled:
+    from cython.cimports.penstock.wire import hawords
+    from cython.cimports.penstock.wire.haframe import Head, read_head
+else:
+    from penstock.wire import hawords
+    from penstock.wire.haframe import Head, read_head
 
 log = logging.getLogger("penstock.ha")
 
@@ -36,34 +45,32 @@ class SessionsFront(Protocol):
 class HaSession:
     """What the two sides have in common: frames in, bytes out, a connection that is not silent."""
 
-    beats = True  # they have their own idea of silence
-    beat_ms = BEAT_MS
-    silent_ms = SILENT_MS
-
     def __init__(self, front: SessionsFront, remote: str, wake: Callable[[], None]) -> None:
         self._made_by = front
         self.broker = front.broker
         self.store = front.broker.store
+        self.copies = front.broker.copies
+        self.time = front.broker.time
+        self.beat_ms, self.silent_ms = BEAT_MS, SILENT_MS
         self.remote = remote
         self.need = 0
         self.closing = False
         self.trusted = False  # the peer has proved that it knows the secret
         self.nonce = os.urandom(ha.NONCE_BYTES)
-        self.heard_ms = front.broker.mono_ms
-        self.spoke_ms = front.broker.mono_ms
+        self.heard_ms = self.time.mono_ms
+        self.spoke_ms = self.time.mono_ms
         self._wake = wake
         self._out: list[Part] = []
         self._opened = False
         self.exchange: Exchange | None = None  # of damaged records, with a peer that knows that
 
-    @property
     def fresh(self) -> bool:
         """Whether there is more to be said than records, which may wait."""
         return False
 
     def feed(self, owner: bytearray, total: int) -> int:
         """Carry out every whole frame. WireError: no peer of ours."""
-        self.heard_ms = self.broker.mono_ms
+        self.heard_ms = self.time.mono_ms
         pos = 0
         if not self._opened:
             pos = self._open(owner, total)
@@ -71,13 +78,13 @@ class HaSession:
                 return 0
             self._opened = True
         while pos < total and not self.closing:
-            head, need = ha.read_head(owner, pos, total)
+            head, need = read_head(owner, pos, total)
             if need > OPENING_BYTES_MAX and not self.trusted:
                 raise WireError(f"a first frame of {need} bytes")
             if head is None:
                 self.need = need
                 return pos
-            if head.kind & ha.SKIPPED == 0:
+            if head.kind & hawords.SKIPPED == 0:
                 self.frame(head, owner)
             elif not self.trusted:
                 raise WireError("a frame to be passed over, of a peer that has proved nothing")
@@ -89,19 +96,24 @@ class HaSession:
         """The bytes before the first frame: how many they are, or 0 while they are not all there."""
         raise NotImplementedError
 
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
+    def frame(self, head: Head, owner: bytearray) -> None:
         """One whole frame."""
         raise NotImplementedError
 
-    def body(self, head: ha.Head, owner: bytearray) -> bytes:
+    def body(self, head: Head, owner: bytearray) -> bytes:
         """What follows the head of a frame, as an object."""
         return bytes(memoryview(owner)[head.fixed : head.end])
 
     def say(self, data: Part) -> None:
         """Send it at the end of the turn."""
         self._out.append(data)
-        self.spoke_ms = self.broker.mono_ms
+        self.spoke_ms = self.time.mono_ms
         self._wake()
+
+    def sayer(self) -> Callable[[Part], None]:
+        """`say`, for others."""
+        me = self  # compiled, an object whose method is bound; of its own type it would be a C function
+        return me.say
 
     def take(self) -> bytes:
         """What is to be written now."""
@@ -130,7 +142,6 @@ class HaSession:
         elif mono_ms - self.spoke_ms >= self.beat_ms:
             self.beat()
 
-    @property
     def asks(self) -> int:
         """The epoch in which the peer can be asked for records; 0: not now."""
         return 0
@@ -138,13 +149,13 @@ class HaSession:
     def exchange_with(self, about: JsonObject) -> None:
         """The peer has said this of itself, and its log is ours: damaged records may be asked of it, if it knows that."""
         if about.get("repairs") is True and self.broker.repairs is not None:
-            self.exchange = Exchange(self.broker.repairs, self.say)
+            self.exchange = Exchange(self.broker.repairs, self.sayer())
 
-    def exchanged(self, head: ha.Head, owner: bytearray, epoch: int) -> bool:
+    def exchanged(self, head: Head, owner: bytearray, epoch: int) -> bool:
         """Carry out a WANT or a GIVE of this epoch; False when the frame is none."""
-        if head.kind not in (ha.WANT, ha.GIVE) or self.exchange is None or head.epoch != epoch:
+        if head.kind not in (hawords.WANT, hawords.GIVE) or self.exchange is None or head.epoch != epoch:
             return False
-        self.exchange.hear(head, self.body(head, owner), self.broker.mono_ms)
+        self.exchange.hear(head, self.body(head, owner), self.time.mono_ms)
         return True
 
     def beat(self) -> None:

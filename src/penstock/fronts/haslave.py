@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+import cython
+
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Taking, TakingTime, checked, last_records, peers_of, sums_of
@@ -17,11 +19,20 @@ from penstock.errors import Refused, StoreError, WireError
 from penstock.faults import Told
 from penstock.fronts.bare import admitted
 from penstock.fronts.hasession import LAST_BYTES, PACE_MS, HaSession, SessionsFront
-from penstock.log import status
+from penstock.log.epochs import newest
 from penstock.log.follow import Follower
 from penstock.version import __version__
 from penstock.wire import ha
 from penstock.wire.fastjson import JsonObject
+
+if cython.compiled:
+    from cython.cimports.penstock.log import status
+    from cython.cimports.penstock.wire import hawords
+    from cython.cimports.penstock.wire.haframe import Ack, Head, Positions, ack, read_positions
+else:
+    from penstock.log import status
+    from penstock.wire import hawords
+    from penstock.wire.haframe import Ack, Head, Positions, ack, read_positions
 
 log = logging.getLogger("penstock.ha")
 
@@ -58,11 +69,12 @@ class SlaveSession(HaSession):
     """Our connection to the master."""
 
     def __init__(self, front: SlavesFront, remote: str, wake: Callable[[], None]) -> None:
-        super().__init__(front, remote, wake)
+        HaSession.__init__(self, front, remote, wake)
         self.front = front
         self.follower = Follower(self.store)
         self.taking = Taking(front.broker)
-        self.time = TakingTime(front.broker.time)
+        self._staged = front.broker.staging.mirror
+        self._masters_time = TakingTime(self.time)
         self.running = False
         self.epoch = 0
         self.refusal = ""  # why the master does not let us follow
@@ -70,10 +82,9 @@ class SlaveSession(HaSession):
         self.not_master = False
         self.unanswered = False  # it was told who we are, and has said nothing since
         self.bare = False  # it is RocketMQ's
-        self._said = (-1, -1)
+        self._said = self._said_flushed = -1
         self._said_ms = -PACE_MS
         self._hurry = True  # somebody waits for our next ACK, or may
-        self._asked = False
         self.say(ha.OPENER)
 
     def _open(self, owner: bytearray, total: int) -> int:
@@ -85,7 +96,7 @@ class SlaveSession(HaSession):
             return 0
         nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
         if secret and not self.front.secret:
-            self.broker.copies.note_orphan(_SECRET_WANTED, by="master")
+            self.copies.note_orphan(_SECRET_WANTED, by="master")
             raise WireError(_SECRET_WANTED)
         self.say(ha.hello(self.hello(), self.front.secret, nonce))
         self.unanswered = True
@@ -100,7 +111,7 @@ class SlaveSession(HaSession):
         else:
             self.bare = True
         if self.refusal:
-            self.broker.copies.note_orphan(f"the master cannot be followed: {self.refusal}", by="master")
+            self.copies.note_orphan(f"the master cannot be followed: {self.refusal}", by="master")
             if self._is_news("bare"):
                 log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
         self.end()
@@ -115,45 +126,45 @@ class SlaveSession(HaSession):
         }  # fmt: skip
         return ha.Hello(
             self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,
-            store.flushed_position, replica.safe(store.flushed_position, self.broker.copies.confirmed), replica.epoch,
+            store.flushed_position, replica.safe(store.flushed_position, self.copies.confirmed), replica.epoch,
             replica.epochs, about,
         )  # fmt: skip
 
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
+    def frame(self, head: Head, owner: bytearray) -> None:
         self.unanswered = False
-        if head.kind == ha.DATA and self.running:
+        if head.kind == hawords.DATA and self.running:
             self._data(head, owner)
-        elif head.kind == ha.BEAT and self.running:
-            self._told(ha.read_positions(owner, head.fixed), head.flags)
-            self.time.hear(ha.read_wall(owner, head.fixed))
-            if head.flags & ha.FLUSH_NOW:
+        elif head.kind == hawords.BEAT and self.running:
+            self._told(read_positions(owner, head.fixed), head.flags)
+            self._masters_time.hear(ha.read_wall(owner, head.fixed))
+            if head.flags & hawords.FLUSH_NOW:
                 self._hurry = True
                 self.store.want_flush()
-        elif head.kind == ha.TAKE and self.running:
+        elif head.kind == hawords.TAKE and self.running:
             self._take(head, ha.read_start(self.body(head, owner)))
-        elif head.kind == ha.MAY_I and self.running and head.epoch == self.epoch:
+        elif head.kind == hawords.MAY_I and self.running and head.epoch == self.epoch:
             number, for_ms = ha.read_favour(self.body(head, owner))
             self.front.favours.grant(for_ms, self.broker.time.clock.monotonic_ms())  # the turn may have begun long ago
             self.say(ha.yes(self.epoch, number, for_ms))
-        elif head.kind == ha.META and self.running:
+        elif head.kind == hawords.META and self.running:
             kind, _, body = ha.read_meta(self.body(head, owner))
             self.taking.take(kind, body)
-        elif head.kind == ha.ACCEPT and not self.running:
+        elif head.kind == hawords.ACCEPT and not self.running:
             try:
                 self._accepted(head, self._proved(head, owner))
             except WireError as error:
-                self.broker.copies.note_orphan(str(error), by="master")
+                self.copies.note_orphan(str(error), by="master")
                 raise
-        elif head.kind == ha.SPOOL and self.running and head.epoch == self.epoch:
+        elif head.kind == hawords.SPOOL and self.running and head.epoch == self.epoch:
             self._mirror(ha.read_spool(head, self.body(head, owner)))
         elif self.running and self.exchanged(head, owner, self.epoch):
             return
-        elif head.kind == ha.REFUSE and not self.running:
+        elif head.kind == hawords.REFUSE and not self.running:
             reason, text = ha.read_refuse(self.body(head, owner))
             self.refusal = text
             self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
             if not self.not_master:
-                self.broker.copies.note_orphan(f"the master refuses this slave: {text}", by="master")
+                self.copies.note_orphan(f"the master refuses this slave: {text}", by="master")
             if self._is_news(f"refused {reason}"):
                 log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
             self.end()
@@ -162,16 +173,16 @@ class SlaveSession(HaSession):
 
     def _is_news(self, what: str) -> bool:
         """Whether this peer has not said so already: it is asked twice a second."""
-        return self.front.told.is_news(f"{self.remote} {what}", self.broker.mono_ms)
+        return self.front.told.is_news(f"{self.remote} {what}", self.time.mono_ms)
 
-    def _proved(self, head: ha.Head, owner: bytearray) -> bytes:
+    def _proved(self, head: Head, owner: bytearray) -> bytes:
         data = self.body(head, owner)
         if not ha.proves(data, self.front.secret, b"master", self.nonce):
             raise WireError("the master does not know the secret of this replica set")
         self.trusted = True
         return data
 
-    def _accepted(self, head: ha.Head, data: bytes) -> None:
+    def _accepted(self, head: Head, data: bytes) -> None:
         told = ha.read_accept(data, head.entries)
         store, follower = self.store, self.follower
         if follower.empty:
@@ -197,7 +208,7 @@ class SlaveSession(HaSession):
         self.epoch = head.epoch
         self.running = True
         self.front.told.over()
-        self.broker.copies.note_orphan("", by="master")
+        self.copies.note_orphan("", by="master")
         self.exchange_with(told.about)
         self.say(ha.start(self.epoch, store.end_position))
         log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
@@ -217,7 +228,7 @@ class SlaveSession(HaSession):
         self.front.mastership.cut(told.cut_to, epoch, str(told.about.get("node", self.remote)))
         self.end()
 
-    def _take(self, head: ha.Head, position: int) -> None:
+    def _take(self, head: Head, position: int) -> None:
         """The master gives us its place."""
         if head.epoch != self.epoch:
             raise WireError(f"epoch {head.epoch} is given away, we follow {self.epoch}")
@@ -229,49 +240,50 @@ class SlaveSession(HaSession):
 
     def lost(self) -> None:
         if self.unanswered and not self.closing:
-            self.broker.copies.note_orphan(_UNANSWERED, by="master")
+            self.copies.note_orphan(_UNANSWERED, by="master")
             if self._is_news("unanswered"):
                 log.warning(_UNANSWERED + " master=%s", self.remote)
         if self.running:
             self.front.mastership.hear_master(False)
             self.front.follow_at("")
-        super().lost()
+        HaSession.lost(self)
 
-    def _told(self, positions: ha.Positions, flags: int) -> None:
-        if positions.position != self.store.end_position:
-            raise WireError(f"the master goes on at {positions.position}, our log ends at {self.store.end_position}")
-        copies = self.broker.copies
-        copies.hear(self.remote, positions.written, self.broker.mono_ms)
+    def _told(self, positions: Positions, flags: int) -> None:
+        end = self.store.log.end
+        if positions.position != end:
+            raise WireError(f"the master goes on at {positions.position}, our log ends at {end}")
+        copies = self.copies
+        copies.hear(self.remote, positions.written, self.time.mono_ms)
         copies.told(positions.confirmed, positions.confirmed_flushed)
         try:
-            self.front.replica.note_in_sync(bool(flags & ha.IN_SYNC))
+            self.front.replica.note_in_sync(bool(flags & hawords.IN_SYNC))
         except StoreError as error:
             log.error("not noted whether this node is in sync error=%s", error)
 
-    def _data(self, head: ha.Head, owner: bytearray) -> None:
-        self._told(ha.read_positions(owner, head.fixed), head.flags)
-        unsaid = self._hurry and self._said[0] < self.store.end_position
-        self._hurry = unsaid or not head.flags & ha.NO_HURRY
+    def _data(self, head: Head, owner: bytearray) -> None:
+        self._told(read_positions(owner, head.fixed), head.flags)
+        unsaid = self._hurry and self._said < self.store.log.end
+        self._hurry = unsaid or head.flags & hawords.NO_HURRY == 0
         follower = self.follower
-        outcome = follower.take(owner, head.variable, head.entries, head.end, bool(head.flags & ha.DAMAGED))
-        if outcome == status.OK and head.flags & ha.LAST:
+        outcome = follower.take(owner, head.variable, head.entries, head.end, head.flags & hawords.DAMAGED != 0)
+        if outcome == status.OK and head.flags & hawords.LAST:
             outcome = follower.turn()
         if outcome == status.ILLEGAL:
-            self.broker.copies.count_bad()
+            self.copies.count_bad()
             raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
         if outcome != status.OK:
             log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
-            self._acknowledge(ha.DISK_FULL if outcome == status.DISK_FULL else ha.FLUSH_FAILED)
+            self._acknowledge(hawords.DISK_FULL if outcome == status.DISK_FULL else hawords.FLUSH_FAILED)
             self.end()
             return
         if self.broker.topics.behind:
             self.broker.topics.hide_copied()
-        if head.flags & ha.FLUSH_NOW:
+        if head.flags & hawords.FLUSH_NOW:
             self.store.want_flush()
 
     def _mirror(self, told: ha.Spool) -> None:
         """Staged rows of the master."""
-        mirror, failed = self.broker.staging.mirror, False
+        mirror, failed = self._staged, False
         try:
             if told.there:
                 mirror.keep_only(told.data.decode("ascii", "replace").split())
@@ -286,30 +298,35 @@ class SlaveSession(HaSession):
             self.say(ha.spooled(self.epoch, ha.Spooled(told.token, told.at + len(told.data), False, failed)))
 
     def end_turn(self, mono_ms: int) -> None:
-        for token, size in self.broker.staging.mirror.take_flushed() if self.running else ():
-            self.say(ha.spooled(self.epoch, ha.Spooled(token, size, True, False)))
-        for token in self.broker.staging.mirror.take_lost() if self.running else ():
-            self.say(ha.spooled(self.epoch, ha.Spooled(token, 0, True, True)))
-        if self.running and not self.closing and (self.store.end_position, self.store.flushed_position) != self._said:
-            late = self._hurry or self.store.end_position - self._said[0] >= UNSAID_BYTES_MAX
+        if not self.running:
+            return
+        mirror = self._staged
+        if mirror.has_news:
+            for token, size in mirror.take_flushed():
+                self.say(ha.spooled(self.epoch, ha.Spooled(token, size, True, False)))
+            for token in mirror.take_lost():
+                self.say(ha.spooled(self.epoch, ha.Spooled(token, 0, True, True)))
+        end = self.store.log.end
+        if not self.closing and (end != self._said or self.store.durability.flushed != self._said_flushed):
+            late = self._hurry or end - self._said >= UNSAID_BYTES_MAX
             if late or mono_ms - self._said_ms >= PACE_MS:
                 self._said_ms = mono_ms
-                self._acknowledge()
+                self._acknowledge(0)
             else:
-                self.broker.copies.look_at(self._said_ms + PACE_MS)
+                self.copies.look_at(self._said_ms + PACE_MS)
 
-    def _acknowledge(self, flags: int = 0) -> None:
+    def _acknowledge(self, flags: int) -> None:
         store = self.store
         if not store.healthy:
-            flags |= ha.FLUSH_FAILED
-        self._said = written, flushed = store.log.settled_end(), store.flushed_position
-        self.say(ha.ack(self.epoch, ha.Ack(written, min(written, flushed), written, self.front.free_bytes), flags))
+            flags |= hawords.FLUSH_FAILED
+        written, flushed = store.log.settled_end(), store.durability.flushed
+        self._said, self._said_flushed = written, flushed
+        self.say(ack(self.epoch, Ack(written, min(written, flushed), written, self.front.free_bytes), flags))
 
     def beat(self) -> None:
         if self.running:
-            self._acknowledge()
+            self._acknowledge(0)
 
-    @property
     def asks(self) -> int:
         return self.epoch if self.running and self.exchange is not None else 0
 
@@ -318,22 +335,24 @@ class AskingSession(SlaveSession):
     """Asks a node of the set whether it is a master, and of which epoch; nothing is copied."""
 
     def hello(self) -> ha.Hello:
-        told = super().hello()
+        told = SlaveSession.hello(self)
         return told._replace(begin=0, written=0, flushed=0, safe=0, about={**told.about, "asks": True})
 
-    def _accepted(self, head: ha.Head, data: bytes) -> None:
+    def _accepted(self, head: Head, data: bytes) -> None:
         told = ha.read_accept(data, head.entries)
         node = str(told.about.get("node", ""))
         if head.epoch > self.front.replica.epoch and told.set_id == self.front.replica.set_id:
             self.front.hear_of(node, peers_of(told.about).get(node, ""), head.epoch)
-        elif head.epoch == self.front.replica.epoch and checked(told.epochs)[-1] != self.front.replica.epochs[-1]:
+        elif head.epoch == self.front.replica.epoch and newest(checked(told.epochs)) != newest(
+            self.front.replica.epochs
+        ):
             log.error("two masters of epoch %d: %s and this node. Stop one, and compare the logs (penstock store diff)",
                       head.epoch, node)  # fmt: skip
         self.end()
 
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
+    def frame(self, head: Head, owner: bytearray) -> None:
         self.unanswered = False
-        if head.kind == ha.REFUSE:  # a slave, like us, or behind us
+        if head.kind == hawords.REFUSE:  # a slave, like us, or behind us
             self.end()
         else:
-            super().frame(head, owner)
+            SlaveSession.frame(self, head, owner)

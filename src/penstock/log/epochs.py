@@ -118,9 +118,15 @@ def held(epochs: Sequence[Epoch], end: int) -> tuple[Epoch, ...]:
     return tuple(epoch for epoch in epochs if epoch.start < end)
 
 
+def newest(epochs: Sequence[Epoch]) -> Epoch | None:
+    """The last of a table; None of an empty one."""
+    return epochs[-1] if epochs else None
+
+
 def begun(epochs: Sequence[Epoch], tag: bytes, end: int) -> tuple[Epoch, ...]:
     """The table of a log that ends there, with a new epoch: its number is above all that are known, and epochs that would
     begin behind the end are none of this log.
     """
-    number = epochs[-1].number + 1 if epochs else 1
+    last = newest(epochs)
+    number = last.number + 1 if last is not None else 1
     return (*(epoch for epoch in epochs if epoch.start <= end), Epoch(number, tag, end))[-EPOCHS_MAX:]

@@ -25,6 +25,7 @@ from penstock.broker.term import Favours, Seat, SetState, Term, read_seat, read_
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.errors import NotFound, WireError
+from penstock.log.epochs import newest
 from penstock.registration.engine import Engine, EngineAway
 from penstock.wire.etcd import Entry, Holds, Put, Unchanged
 from penstock.wire.ha import ID_BYTES, TAG_BYTES
@@ -298,7 +299,7 @@ class Election:
         if self.node not in state.in_sync:
             able = ", ".join(sorted(state.in_sync))
             return f"it was not in sync: {able} may be the master; or penstock ha promote --accept-loss"
-        last = replica.epochs[-1] if replica.epochs else None
+        last = newest(replica.epochs)
         if len(state.in_sync) == 1 and last is not None and last.number == state.epoch and last.tag.hex() == state.tag:
             return ""  # what a power cut took from it, nobody was promised
         if state.in_sync[self.node] != replica.loss:

@@ -2,10 +2,9 @@
 
     slave  ▶ FF 'PHA' | version (2) | flags (2)                  8 bytes: RocketMQ takes them for a negative report
     master ▶ FF 'PHB' | version (2) | flags (2) | nonce (16)    24 bytes
-    then frames:  type (1) | flags (1) | count (2) | length of what follows these 16 bytes (4) | epoch (4)
-                  | CRC-32 of the 12 bytes before and of the fixed part (4) | fixed part | variable part
+    then frames, whose heads are written and read in `haframe`
 
-Numbers are big-endian. The CRC covers what a frame says of positions; records have sums of their own.
+Numbers are big-endian.
 
 RocketMQ's own protocol is bare of all that:
 
@@ -20,20 +19,36 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import NamedTuple
 
-from isal import isal_zlib
-
 from penstock.errors import WireError
 from penstock.wire import fastjson
 from penstock.wire.fastjson import JsonObject
+from penstock.wire.haframe import FIXED_BYTES, Head, Positions, data_head, head
+from penstock.wire.hawords import (
+    ACCEPT,
+    BEAT,
+    GIVE,
+    HEAD_BYTES,
+    HELLO,
+    MAY_I,
+    META,
+    POSITIONS_BYTES,
+    REFUSE,
+    SPOOL,
+    SPOOLED,
+    START,
+    SUM_BYTES,
+    TAKE,
+    TAKEN,
+    WANT,
+    YES,
+)
 
 VERSION = 2
 SECRET_WANTED = 1  # a flag of the master's greeting
 
 OPENER = b"\xffPHA" + struct.pack(">HH", VERSION, 0)
 GREETING_BYTES = 24
-HEAD_BYTES = 16
 JSON_BYTES_MAX = 1 << 20
-FRAME_BYTES_MAX = 32 << 20  # one record of any size fits
 NONCE_BYTES = 16
 ID_BYTES = 16
 PROOF_BYTES = 32
@@ -43,17 +58,7 @@ BARE_HEAD_BYTES = 12
 BARE_BYTES = 32 << 10  # of the log in one piece, as RocketMQ's masters send it
 BARE_BYTES_MAX = 4 << 20  # a RocketMQ slave has no buffer for more
 SIGN_BIT = 0x80  # of the first byte of a number
-SKIPPED = 0x40  # the bit of a type that may be passed over by those who do not know it
 
-ACCEPT, REFUSE, DATA, BEAT, META, MAY_I, TAKE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x08, 0x09
-HELLO, START, ACK, YES, TAKEN = 0x81, 0x82, 0x83, 0x87, 0x89
-SPOOL, SPOOLED = 0x06, 0x86  # staged rows, to a slave whose HELLO says that it keeps them
-GIVE, WANT = 0x0A, 0x84  # either side says either, to a peer whose HELLO or ACCEPT says that it knows them
-
-FLUSH_NOW, LAST, DAMAGED = 1, 2, 4  # flags of DATA
-NO_HURRY = 16  # a flag of DATA: nobody waits for its ACK
-IN_SYNC = 8  # a flag of DATA and BEAT: the master counts on this slave
-DISK_FULL, FLUSH_FAILED = 1, 2  # flags of ACK
 SEALED, GONE, THERE = 1, 2, 4  # flags of SPOOL: nothing is added; drop it; these are all there are
 SPOOL_FLUSHED, SPOOL_FAILED = 1, 2  # flags of SPOOLED
 OFFSETS, CURSORS, TABLES, CHANNELS, ENDS = 1, 3, 4, 5, 6  # kinds of META
@@ -62,35 +67,16 @@ WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, D
 
 _MASTER_IS = "; the master is at "
 
-_HEAD = struct.Struct(">BBHII")
 _NUMBER = struct.Struct(">I")
-_FIXED = {
-    HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32, MAY_I: 12, YES: 12, TAKE: 8, TAKEN: 8,
-    GIVE: 16, WANT: 16, SPOOL: 8, SPOOLED: 8,
-}  # fmt: skip
 _HELLO = struct.Struct(">16s16s16sqqqqqqI")
 _ACCEPT = struct.Struct(">16s8sqqqII")
-_POSITIONS = struct.Struct(">qqqqq")
 _BEAT = struct.Struct(">qI")
-_ACK = struct.Struct(">qqqq")
 _META = struct.Struct(">Iq")
 _WANT = struct.Struct(">qII")
 _FAVOUR = struct.Struct(">QI")
 _REPORT = struct.Struct(">q")
 _BARE = struct.Struct(">qi")
 EPOCH = struct.Struct(">I8sq")
-
-
-class Head(NamedTuple):
-    """The first 16 bytes of a frame, checked; `fixed` is where its fixed part begins, `variable` and `end` likewise."""
-
-    kind: int
-    flags: int
-    entries: int
-    epoch: int
-    fixed: int
-    variable: int
-    end: int
 
 
 class Epoch(NamedTuple):
@@ -130,25 +116,6 @@ class Accept(NamedTuple):
     block_size: int
     epochs: tuple[Epoch, ...]
     about: JsonObject
-
-
-class Positions(NamedTuple):
-    """The positions in each DATA and BEAT."""
-
-    position: int
-    written: int
-    confirmed: int
-    confirmed_flushed: int
-    begin: int
-
-
-class Ack(NamedTuple):
-    """How far a slave is, and how much room its disk has."""
-
-    written: int
-    flushed: int
-    dispatched: int
-    free: int
 
 
 class Wanted(NamedTuple):
@@ -220,38 +187,7 @@ def proves(data: bytes, secret: bytes, who: bytes, nonce: bytes) -> bool:
 
 def frame(kind: int, epoch: int, fixed: bytes, variable: bytes = b"", *, flags: int = 0, count: int = 0) -> bytes:
     """A whole frame."""
-    return head(kind, epoch, fixed, len(variable), flags=flags, count=count) + variable
-
-
-def head(kind: int, epoch: int, fixed: bytes, size: int, *, flags: int = 0, count: int = 0) -> bytes:
-    """The head and the fixed part of a frame whose variable part has this size."""
-    first = _HEAD.pack(kind, flags, count, len(fixed) + size, epoch)
-    return first + _NUMBER.pack(isal_zlib.crc32(fixed, isal_zlib.crc32(first))) + fixed
-
-
-def read_head(data: bytearray | memoryview | bytes, pos: int, total: int) -> tuple[Head | None, int]:
-    """The head of the frame at pos, or None and how many bytes it needs (0: not known yet). WireError.
-
-    A frame whose type we do not know and that may be passed over comes with an empty fixed part.
-    """
-    if total - pos < HEAD_BYTES:
-        return None, 0
-    view = memoryview(data)
-    kind, flags, count, length, epoch = _HEAD.unpack_from(data, pos)
-    fixed = _FIXED.get(kind)
-    if fixed is None and not kind & SKIPPED:
-        raise WireError(f"a frame of the unknown type {kind:#x}")
-    if length > FRAME_BYTES_MAX or (fixed is not None and length < fixed):
-        raise WireError(f"a frame of type {kind:#x} with {length} bytes")
-    at = pos + HEAD_BYTES
-    behind = at + (fixed or 0)
-    if total >= behind:  # said before the rest is waited for
-        told = isal_zlib.crc32(view[at:behind], isal_zlib.crc32(view[pos : pos + 12]))
-        if told != _NUMBER.unpack_from(data, pos + 12)[0]:
-            raise WireError("the sum of a frame's head does not hold")
-    if total < at + length:
-        return None, HEAD_BYTES + length
-    return Head(kind, flags, count, epoch, at, behind, at + length), 0
+    return head(kind, epoch, fixed, len(variable), flags, count) + variable
 
 
 def _epochs(epochs: Iterable[Epoch]) -> bytes:
@@ -287,7 +223,7 @@ def hello(told: Hello, secret: bytes, nonce: bytes) -> bytes:
 
 def read_hello(data: bytes, count: int) -> Hello:
     """What follows the head of a HELLO. WireError."""
-    epochs, about = _read_epochs(data[_FIXED[HELLO] :], count)
+    epochs, about = _read_epochs(data[FIXED_BYTES[HELLO] :], count)
     return Hello._make((*_HELLO.unpack_from(data, PROOF_BYTES), epochs, about))
 
 
@@ -301,7 +237,7 @@ def accept(told: Accept, epoch: int, secret: bytes, nonce: bytes) -> bytes:
 
 def read_accept(data: bytes, count: int) -> Accept:
     """What follows the head of an ACCEPT. WireError."""
-    epochs, about = _read_epochs(data[_FIXED[ACCEPT] :], count)
+    epochs, about = _read_epochs(data[FIXED_BYTES[ACCEPT] :], count)
     return Accept._make((*_ACCEPT.unpack_from(data, PROOF_BYTES), epochs, about))
 
 
@@ -334,17 +270,13 @@ def read_start(data: bytes) -> int:
 
 def data(epoch: int, positions: Positions, sums: bytes, records: bytes, *, flags: int = 0) -> bytes:
     """Records with their sums."""
-    return frame(DATA, epoch, _POSITIONS.pack(*positions), sums + records, flags=flags, count=len(sums) // 8)
-
-
-def data_head(epoch: int, positions: Positions, count: int, size: int, flags: int) -> bytes:
-    """The beginning of a DATA frame: `count` sums and `size` bytes of records follow."""
-    return head(DATA, epoch, _POSITIONS.pack(*positions), 8 * count + size, flags=flags, count=count)
+    return data_head(epoch, positions, len(sums) // SUM_BYTES, len(records), flags) + sums + records
 
 
 def beat(epoch: int, positions: Positions, wall_ms: int, lease_ms: int = 0, *, flags: int = 0) -> bytes:
     """The positions alone, and the time."""
-    return frame(BEAT, epoch, _POSITIONS.pack(*positions) + _BEAT.pack(wall_ms, lease_ms), flags=flags)
+    fixed = data_head(epoch, positions, 0, 0, flags)[HEAD_BYTES:] + _BEAT.pack(wall_ms, lease_ms)
+    return frame(BEAT, epoch, fixed, flags=flags)
 
 
 def take(epoch: int, position: int) -> bytes:
@@ -357,25 +289,10 @@ def taken(epoch: int, position: int) -> bytes:
     return frame(TAKEN, epoch, struct.pack(">q", position))
 
 
-def read_positions(data: bytearray | bytes, pos: int) -> Positions:
-    """The positions of a DATA or BEAT."""
-    return Positions(*_POSITIONS.unpack_from(data, pos))
-
-
 def read_wall(data: bytearray | bytes, pos: int) -> int:
     """The sender's wall clock, in ms, in a BEAT whose positions begin there."""
-    wall_ms, _ = _BEAT.unpack_from(data, pos + _POSITIONS.size)
+    wall_ms, _ = _BEAT.unpack_from(data, pos + POSITIONS_BYTES)
     return int(wall_ms)
-
-
-def ack(epoch: int, told: Ack, flags: int = 0) -> bytes:
-    """How far the slave is."""
-    return frame(ACK, epoch, _ACK.pack(*told), flags=flags)
-
-
-def read_ack(data: bytearray | bytes, pos: int) -> Ack:
-    """The positions of an ACK."""
-    return Ack(*_ACK.unpack_from(data, pos))
 
 
 def meta(epoch: int, kind: int, position: int, body: bytes) -> bytes:

@@ -25,7 +25,9 @@ def copied_of(side: Side) -> Copied:
 
 def take_in(side: Side) -> Member:
     """A slave that is in sync with nothing."""
-    member = Member("b", 1, "", in_sync=True, caught_up_ms=side.broker.mono_ms)
+    member = Member("b", 1, "")
+    member.heard(0, 0, 0, side.broker.mono_ms)
+    member.judge(True, "")
     side.broker.copies.enter(member)
     return member
 

@@ -20,7 +20,7 @@ from penstock.broker.nsq.topics import Topic
 from penstock.fronts.ha import HaFront
 from penstock.fronts.nsq.pending import Pending
 from penstock.testing import Broker
-from penstock.wire import ha
+from penstock.wire import ha, haframe, hawords
 from penstock.wire.nsq import OK_FRAME
 
 SECRET = b""
@@ -58,7 +58,7 @@ class Slave:
         size = master.call(lambda server: server.broker.store.log.file.size)
         self.peer.send(ha.hello(told._replace(segment_size=size), SECRET, self.peer.nonce))
         head, body = self.peer.frame() or pytest.fail("closed")
-        assert head.kind == ha.ACCEPT, body
+        assert head.kind == hawords.ACCEPT, body
         self.epoch = head.epoch
         self.peer.send(ha.start(self.epoch, 0))
         self.read = 0
@@ -72,13 +72,13 @@ class Slave:
         self._acknowledge(flushed)
         while self.read < end:
             head, body = self.peer.frame() or pytest.fail("closed")
-            if head.kind == ha.DATA:
-                self.read = ha.read_positions(body, 0).position + len(body) - 40 - 8 * head.entries
+            if head.kind == hawords.DATA:
+                self.read = haframe.read_positions(body, 0).position + len(body) - 40 - 8 * head.entries
                 self._acknowledge(flushed)
 
     def _acknowledge(self, flushed: int | None) -> None:
         on_disk = self.read if flushed is None else flushed
-        self.peer.send(ha.ack(self.epoch, ha.Ack(self.read, on_disk, self.read, 1 << 30)))
+        self.peer.send(haframe.ack(self.epoch, haframe.Ack(self.read, on_disk, self.read, 1 << 30)))
 
     def be_in_sync(self) -> None:
         def followed() -> bool:

@@ -18,7 +18,7 @@ from fronts.raw_peer import RawPeer, heartbeat, wait_for
 from fronts.test_ha import SECRET, hello, opened
 from penstock.fronts.requests.consuming import Consuming
 from penstock.testing import Broker
-from penstock.wire import ha
+from penstock.wire import ha, haframe, hawords
 from penstock.wire.codes import SYS_COMMIT, SYS_ROLLBACK, ResponseCode
 from penstock.wire.remoting import RemotingCommand, encode
 from polling import eventually
@@ -147,15 +147,15 @@ class SlaveByHand:
     def _follow(self) -> None:
         while (found := self._peer.frame()) is not None:
             head, body = found
-            if head.kind == ha.DATA:
-                self.had = ha.read_positions(body, 0).position + len(body) - 40 - 8 * head.entries
+            if head.kind == hawords.DATA:
+                self.had = haframe.read_positions(body, 0).position + len(body) - 40 - 8 * head.entries
             self._say(head.epoch)
 
     def _say(self, epoch: int) -> None:
         if not self._holds.is_set():
             self._said = self.had
         with contextlib.suppress(OSError):
-            self._peer.send(ha.ack(epoch, ha.Ack(self._said, 0, self._said, 1 << 30)))
+            self._peer.send(haframe.ack(epoch, haframe.Ack(self._said, 0, self._said, 1 << 30)))
 
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:

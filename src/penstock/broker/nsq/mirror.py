@@ -55,6 +55,10 @@ class ChannelNews:
         """Whether a channel came, went, or was paused since."""
         return self._registry.changes != self._changes
 
+    def due(self, mono_ms: int) -> bool:
+        """Whether there is something to tell, or may be."""
+        return bool(self._ready) or mono_ms >= self._due_ms or self.fresh
+
     def news(self, mono_ms: int, sent: int, at_once: bool = False) -> Iterator[tuple[int, bytes]]:
         """(kind, body) of the frames that say what has changed to a slave that was sent the log up to `sent`. `at_once`: the
         places, too, whenever they were told last.
@@ -62,9 +66,9 @@ class ChannelNews:
         A place may be finished because the message stands elsewhere in the log, in the schedule or with the dead letters: so it
         is told once the slave was sent the log up to where it ended then.
         """
-        fresh = self.fresh
-        if not (fresh or at_once or self._ready or mono_ms >= self._due_ms):
+        if not (at_once or self.due(mono_ms)):
             return
+        fresh = self.fresh
         faces = [face for face in self._registry.topics.values() if isinstance(face, LogChannels) and face.stored.open]
         if fresh:
             self._changes = self._registry.changes
