@@ -12,6 +12,7 @@ from penstock.errors import Refused, StoreError
 from penstock.schedule.delays import TIMER_PROPERTIES, digits
 from penstock.schedule.schedule import Due
 from penstock.wire import names, record
+from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.broker")
 
@@ -20,6 +21,8 @@ RETRY_MS = 100
 LOOK_AT_LEAST_MS = 60_000
 FOLLOWING_MS = 500  # a place that was about to be given away can be kept: then what is due is late by so much
 _WHY_CHARS = 200
+_LATER = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # when the disk has room, say
+_NO_TOPIC = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
 
 
 class DueMessages:
@@ -28,6 +31,8 @@ class DueMessages:
     def __init__(self, core: Core, deferral: Deferral) -> None:
         self._core = core
         self._deferral = deferral
+        self._homeless: set[int] = set()  # due, and their topics neither there nor to be made
+        self._topics_then = dict(core.topics.version)  # when they were last tried
 
     def tick(self) -> int:
         """Deliver the delayed messages that are due; when to come again (monotonic)."""
@@ -38,6 +43,10 @@ class DueMessages:
             return core.alarm.due_ms
         if mono_ms < core.alarm.due_ms:
             return core.alarm.due_ms
+        if self._topics_then != core.topics.version:
+            self._topics_then = dict(core.topics.version)
+            for id_ in list(self._homeless):
+                self.take_back(id_)
         dues = core.schedule.pop_due(now_ms, BATCH)
         for due in dues:
             if not self.deliver_or_quarantine(due):
@@ -52,7 +61,9 @@ class DueMessages:
         return core.alarm.due_ms
 
     def deliver(self, due: Due) -> bool:
-        """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
+        """A delayed message is due: put it where it was meant for. False or Refused when it cannot be stored now, Refused if its
+        topic is not there and cannot be made, ValueError when it makes no sense.
+        """
         message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
         if message is None:
             raise ValueError("its record is damaged")
@@ -68,10 +79,9 @@ class DueMessages:
             queue_id = digits(properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
             sending.put_again(topic, queue_id, message, properties, prepared=due.id, half=True)
         except Refused as refused:
-            if refused.remoting in (2, 14):
-                return False  # try again when the disk has room
-            if refused.remoting not in (16, 17):  # there may be such a topic again at the next start
-                raise ValueError(str(refused)) from refused
+            if refused.remoting in (*_LATER, *_NO_TOPIC):
+                raise
+            raise ValueError(str(refused)) from refused
         return True
 
     def move(self, due: Due, due_ms: int) -> int:
@@ -93,12 +103,26 @@ class DueMessages:
         return sending.put_again(topic, queue_id, message, properties, prepared=due.id).physical + 1
 
     def deliver_or_quarantine(self, due: Due) -> bool:
-        """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on."""
+        """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on. What has no topic waits
+        for one.
+        """
         try:
             return self.deliver(due)
         except Exception as error:
+            if isinstance(error, Refused) and error.remoting in _LATER:
+                return False
+            if isinstance(error, Refused) and error.remoting in _NO_TOPIC:
+                log.error("delayed message waits for a topic id=%d error=%s", due.id, error)
+                self._homeless.add(due.id)
+                return True
             log.exception("delayed message not delivered id=%d", due.id)
             return self.quarantine(due, f"{type(error).__name__}: {error}")
+
+    def take_back(self, id_: int) -> None:
+        """One that waits for a topic may be handed out again: there are others now, or it is fired, moved or cancelled."""
+        if id_ in self._homeless:
+            self._homeless.remove(id_)
+            self._core.schedule.put_back(id_)
 
     def quarantine(self, due: Due, why: str) -> bool:
         """Move an entry of the schedule to lost+found and tell of it. False when there is no room for that now."""
