@@ -289,7 +289,9 @@ class QueueAdmin(ClusterAdmin):
         return sorted(found, key=lambda row: (row["due"], row["id"]))[:limit]
 
     async def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
-        """How many are due before the first of these moments (ms), before the second …, and after the last."""
+        """How many are due before the first of these moments (ms), before the second …, and after the last; of no moments, how
+        many there are.
+        """
         moments = ",".join(map(str, edges))
 
         async def count(address: str) -> list[int]:
