@@ -129,3 +129,23 @@ async def test_what_follows_or_leads_ends_with_an_error_and_the_process_with_it(
         task.cancel()
         await asyncio.wait([task])
     assert whys == ["replication ended: OverflowError('port must be 0-65535')"]
+
+
+async def test_a_server_that_is_started_anew_keeps_its_ports_meanwhile(tmp_path: Path) -> None:
+    """The system gave one to somebody else now and then, and the broker ended."""
+    server = Server(BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **FREE), None)  # type: ignore[arg-type]
+    async with server:
+        before = dict(server.addresses)
+        server.start_again("a test")
+    ports = [int(address.rpartition(":")[2]) for address in before.values()]
+    for port in ports:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    server.prepare_again()
+    async with server:
+        assert server.addresses == before
+    for port in ports:
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+            other.listen()

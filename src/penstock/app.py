@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, StoreError
 from penstock.fronts.flags import broadcast_address
 from penstock.fronts.soundness import check_settings
 from penstock.limits import Limits, limits_of
-from penstock.listeners import address_of, bind, port_of
+from penstock.listeners import address_of, bind, keep_port, port_of
 from penstock.net import Net
 from penstock.process import Process
 from penstock.security import security_of
@@ -66,6 +66,7 @@ class Server:
         clock: Clock | None = None,
     ) -> None:
         self._election: Election | None = None  # it outlives a change of role
+        self._kept: dict[str, socket.socket] = {}  # so do our ports
         self._files = files or Files()
         self._clock = clock or Clock()
         self.addresses: dict[str, str] = {}
@@ -131,6 +132,7 @@ class Server:
 
     async def leave_engine(self) -> None:
         """It is not started anew."""
+        self._give_up_ports()
         if self._election is not None:
             await self._election.close()
 
@@ -168,7 +170,13 @@ class Server:
             else {name for names in name_server.routes.clusters().values() for name in names}
         )
 
+    def _give_up_ports(self) -> None:
+        for kept in self._kept.values():
+            kept.close()
+        self._kept.clear()
+
     async def _start(self, stack: AsyncExitStack) -> None:
+        stack.callback(lambda: None if self.again else self._give_up_ports())
         registry, config = self._registry_config, self._broker_config
         check_settings(config, registry)
         if registry is not None and config is not None:
@@ -192,6 +200,8 @@ class Server:
         listener = self._bound[name] = bind(host, port, insecure, _option(name))
         stack.callback(listener.close)
         self.addresses[name] = address_of(listener)
+        if name not in self._kept and (kept := keep_port(listener)) is not None:
+            self._kept[name] = kept
 
     def _bind_registry(self, stack: AsyncExitStack, config: RegistryConfig) -> None:
         host, insecure = config.host, config.insecure or self._rights.on

@@ -34,6 +34,22 @@ def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
     return listener
 
 
+def keep_port(listener: socket.socket) -> socket.socket | None:
+    """A second socket on the port, made before the first one listens, which never does: while it is open the system gives the
+    port to nobody else who asks for any, be it to listen or to connect. None of a Unix socket, and where a system has no such.
+    """
+    if listener.family == socket.AF_UNIX:
+        return None
+    kept = socket.socket(listener.family, socket.SOCK_STREAM)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        kept.bind(listener.getsockname())
+    except OSError:
+        kept.close()
+        return None
+    return kept
+
+
 def _bind_path(path: str) -> socket.socket:
     """A Unix socket; the file that a killed process left behind is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
