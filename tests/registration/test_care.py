@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-import penstock
 from etcd_parts import ElectedSet, Etcd
 from penstock.errors import LimitReached, NotFound, PenstockError, Refused
 from penstock.registration.care import WISHES_MAX, Caretaker
@@ -24,18 +23,6 @@ pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
 
 def held(etcd: Etcd) -> set[str]:
     return set(etcd.keys())
-
-
-def level(pair: ElectedSet) -> None:
-    """Return when the master counts on its slave: the engine does so still while one of them starts."""
-    pair.in_sync()
-
-    def yes() -> bool:
-        with penstock.Admin(pair.name_server) as admin:
-            told = admin.runtime_info(pair.nodes[pair.master()].addresses["remoting"])
-        return [row["in_sync"] for row in json.loads(told["replicaSet"])] == ["yes", "yes"]
-
-    eventually(yes)
 
 
 def done(made: ElectedSet, *words: str) -> list[dict[str, object]]:
@@ -62,7 +49,7 @@ def test_while_failover_is_paused_only_the_old_master_takes_the_place(pair: Elec
     assert pair.state()["master"] == old
     pair.nodes[old].start()
     assert pair.master() == old
-    level(pair)
+    pair.in_sync()
     wanted |= acknowledged(pair.send(range(100, 110)))
     pair.nodes[old].kill()
     eventually(lambda: "failover is paused" in str(pair.row(other)["why_not"]))
@@ -72,7 +59,7 @@ def test_while_failover_is_paused_only_the_old_master_takes_the_place(pair: Elec
     assert done(pair, "resume") == [{"broker": "broker-a", "paused": False, "changed": True}]  # asked of a slave
     assert pair.master() == other
     pair.nodes[old].start()
-    level(pair)
+    pair.in_sync()
     wanted |= acknowledged(pair.send(range(200, 210)))
     pair.holds(wanted)
     assert len(wanted) == 30
@@ -85,7 +72,7 @@ def test_what_a_person_asks_is_done_while_failover_is_paused(pair: ElectedSet, e
     assert done(pair, "pause")[0]["changed"]
     switched = pair.ha("switch", "--to", new)
     assert switched.returncode == 0, switched.stderr
-    level(pair)
+    pair.in_sync()
     assert pair.state()["paused"]  # of the set, whoever is the master
     pair.nodes[new].kill()
     eventually(lambda: "failover is paused" in str(pair.row(old)["why_not"]))
