@@ -267,16 +267,20 @@ def test_what_has_no_topic_is_not_fired_and_stays(homeless: tuple[Side, int]) ->
     assert len(side.broker.schedule) == 0
 
 
-def test_what_fell_due_without_a_topic_comes_once_there_is_one(homeless: tuple[Side, int]) -> None:
+def test_what_fell_due_without_a_topic_comes_once_there_is_one(
+    homeless: tuple[Side, int], caplog: pytest.LogCaptureFixture
+) -> None:
     side, id_ = homeless
     side.turn(6_000)
     assert len(side.broker.schedule) == 1
     with pytest.raises(Refused, match=r"topic\[Gone\] not exist"):
         Delayed(side.broker).fire(id_)
+    side.turn(LOOK_AT_LEAST_MS)
+    said = caplog.text.count("waits for its topic")
     side.broker.topics.create(b"Other", 1, 1)
     side.turn(LOOK_AT_LEAST_MS)
+    assert caplog.text.count("waits for its topic") == said
     side.broker.topics.create(b"Gone", 1, 1)
-    side.turn(LOOK_AT_LEAST_MS)
     side.turn()
     assert pulled(side, b"Gone") == [b"late"]
     assert len(side.broker.schedule) == 0

@@ -31,8 +31,8 @@ class DueMessages:
     def __init__(self, core: Core, deferral: Deferral) -> None:
         self._core = core
         self._deferral = deferral
-        self._homeless: set[int] = set()  # due, and their topics neither there nor to be made
-        self._topics_then = dict(core.topics.version)  # when they were last tried
+        self._homeless: dict[int, bytes] = {}  # due, and their topics, which are neither there nor to be made
+        core.topics.changed.append(self._topic_changed)
 
     def tick(self) -> int:
         """Deliver the delayed messages that are due; when to come again (monotonic)."""
@@ -43,10 +43,6 @@ class DueMessages:
             return core.alarm.due_ms
         if mono_ms < core.alarm.due_ms:
             return core.alarm.due_ms
-        if self._topics_then != core.topics.version:
-            self._topics_then = dict(core.topics.version)
-            for id_ in list(self._homeless):
-                self.take_back(id_)
         dues = core.schedule.pop_due(now_ms, BATCH)
         for due in dues:
             if not self.deliver_or_quarantine(due):
@@ -112,16 +108,25 @@ class DueMessages:
             if isinstance(error, Refused) and error.remoting in _LATER:
                 return False
             if isinstance(error, Refused) and error.remoting in _NO_TOPIC:
-                log.error("delayed message waits for a topic id=%d error=%s", due.id, error)
-                self._homeless.add(due.id)
+                log.error("delayed message waits for its topic id=%d error=%s", due.id, error)
+                message = record.decode_record(due.record, 0, decompress=False)
+                assert message is not None
+                self._homeless[due.id] = message.properties.get(names.REAL_TOPIC, "").encode()
                 return True
             log.exception("delayed message not delivered id=%d", due.id)
             return self.quarantine(due, f"{type(error).__name__}: {error}")
 
+    def _topic_changed(self, topic: bytes) -> None:
+        """It may be there now: what was due for it goes out."""
+        found = [id_ for id_, name in self._homeless.items() if name == topic]
+        if found and self._core.topics.get(topic) is not None:
+            for id_ in found:
+                self.take_back(id_)
+            self._core.alarm.at_latest(self._core.time.mono_ms)
+
     def take_back(self, id_: int) -> None:
-        """One that waits for a topic may be handed out again: there are others now, or it is fired, moved or cancelled."""
-        if id_ in self._homeless:
-            self._homeless.remove(id_)
+        """One that waits for its topic may be handed out again: that is there, or it is fired, moved or cancelled."""
+        if self._homeless.pop(id_, None) is not None:
             self._core.schedule.put_back(id_)
 
     def quarantine(self, due: Due, why: str) -> bool:
