@@ -243,16 +243,21 @@ def test_what_a_transaction_has_committed_comes_once_when_it_is_delayed(tmp_path
     side.close()
 
 
-@pytest.fixture
-def homeless(tmp_path: Path) -> Iterator[tuple[Side, int]]:
-    """A delayed message whose topic was deleted, and is not made again by itself."""
-    side = Side(tmp_path, auto_create_topic_enable=False)
+def late(side: Side) -> int:
+    """A delayed message whose topic was deleted; its id."""
     side.broker.topics.create(b"Gone", 1, 1)
     put(side, b"Gone", b"late", {"TIMER_DELIVER_MS": str(side.broker.now_ms + 5_000)})
     side.broker.topics.delete(b"Gone", side.broker.now_ms)
     side.turn()
     ((row,), _) = Delayed(side.broker).page(Wanted(), None, 10)
-    yield side, row["id"]
+    return int(str(row["id"]))
+
+
+@pytest.fixture
+def homeless(tmp_path: Path) -> Iterator[tuple[Side, int]]:
+    """Such a message, where topics are not made by themselves."""
+    side = Side(tmp_path, auto_create_topic_enable=False)
+    yield side, late(side)
     side.close()
 
 
@@ -284,6 +289,27 @@ def test_what_fell_due_without_a_topic_comes_once_there_is_one(
     side.turn()
     assert pulled(side, b"Gone") == [b"late"]
     assert len(side.broker.schedule) == 0
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_what_is_for_a_log_topic_waits_where_a_queue_topic_took_the_name(tmp_path: Path, due: bool) -> None:
+    side = Side(tmp_path)
+    id_ = late(side)
+    taken = side.queueing.topic(b"Gone")
+    if due:
+        side.turn(6_000)
+    with pytest.raises(Refused, match="is a queue topic"):
+        Delayed(side.broker).fire(id_)
+    side.turn()
+    assert len(side.broker.schedule) == 1
+    assert taken.depth() == 0
+    side.queueing.delete(taken)
+    side.broker.topics.create(b"Gone", 1, 1)
+    Delayed(side.broker).fire(id_)
+    side.turn()
+    assert pulled(side, b"Gone") == [b"late"]
+    assert len(side.broker.schedule) == 0
+    side.close()
 
 
 @pytest.mark.parametrize("how", ["fired", "cancelled", "moved"])

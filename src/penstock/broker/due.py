@@ -8,7 +8,7 @@ from penstock.broker.core import Core
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.entry import deferred
 from penstock.disk.tables import replace
-from penstock.errors import Refused, StoreError
+from penstock.errors import OtherKind, Refused, StoreError
 from penstock.schedule.delays import TIMER_PROPERTIES, digits
 from penstock.schedule.schedule import Due
 from penstock.wire import names, record
@@ -22,7 +22,14 @@ LOOK_AT_LEAST_MS = 60_000
 FOLLOWING_MS = 500  # a place that was about to be given away can be kept: then what is due is late by so much
 _WHY_CHARS = 200
 _LATER = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # when the disk has room, say
-_NO_TOPIC = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
+
+
+def _has_no_topic(refused: Refused) -> bool:
+    """Whether the topic is not there now, and may be some day."""
+    return isinstance(refused, OtherKind) or refused.remoting in (
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+    )
 
 
 class DueMessages:
@@ -75,7 +82,7 @@ class DueMessages:
             queue_id = digits(properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
             sending.put_again(topic, queue_id, message, properties, prepared=due.id, half=True)
         except Refused as refused:
-            if refused.remoting in (*_LATER, *_NO_TOPIC):
+            if refused.remoting in _LATER or _has_no_topic(refused):
                 raise
             raise ValueError(str(refused)) from refused
         return True
@@ -107,7 +114,7 @@ class DueMessages:
         except Exception as error:
             if isinstance(error, Refused) and error.remoting in _LATER:
                 return False
-            if isinstance(error, Refused) and error.remoting in _NO_TOPIC:
+            if isinstance(error, Refused) and _has_no_topic(error):
                 log.error("delayed message waits for its topic id=%d error=%s", due.id, error)
                 message = record.decode_record(due.record, 0, decompress=False)
                 assert message is not None
