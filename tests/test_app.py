@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from access.people import user, write
-from penstock import Message
+from penstock import Message, listeners
 from penstock.aio import Producer
 from penstock.app import Server, _demand_no_error
 from penstock.client.results import SendStatus
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
+from penstock.listeners import address_of, bind, port_of
 from penstock.msgid import unpack_host
 from ports import free_port
 
@@ -64,9 +65,7 @@ async def test_old_rocketmq_clients_find_the_port_two_below_unless_it_is_not_wan
 
 async def test_a_port_two_below_that_is_taken_is_no_reason_not_to_start(tmp_path: Path) -> None:
     port = free_port()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port - 2))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", port - 2)):
         config = BrokerConfig(
             data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **{**FREE, "remoting_port": port}  # type: ignore[arg-type]
         )  # fmt: skip
@@ -129,3 +128,43 @@ async def test_what_follows_or_leads_ends_with_an_error_and_the_process_with_it(
         task.cancel()
         await asyncio.wait([task])
     assert whys == ["replication ended: OverflowError('port must be 0-65535')"]
+
+
+async def test_a_server_that_is_started_anew_keeps_its_ports_meanwhile(tmp_path: Path) -> None:
+    """The system gave one to somebody else now and then, and the broker ended."""
+    server = Server(BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **FREE), None)  # type: ignore[arg-type]
+    async with server:
+        before = dict(server.addresses)
+        server.start_again("a test")
+    ports = [int(address.rpartition(":")[2]) for address in before.values()]
+    for port in ports:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    server.prepare_again()
+    async with server:
+        assert server.addresses == before
+    for port in ports:
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+            other.listen()
+
+
+async def test_a_port_that_somebody_else_took_while_it_was_bound_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quicker: list[socket.socket] = []
+
+    def bind_both(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
+        listener = bind(host, port, insecure, flag)
+        quicker.append(bind(host, port_of(address_of(listener)), insecure, flag))
+        quicker[-1].listen()
+        return listener
+
+    monkeypatch.setattr(listeners, "bind", bind_both)
+    server = Server(BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **FREE), None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*in use"):
+        async with server:
+            pass
+    for one in quicker:
+        one.close()

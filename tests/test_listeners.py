@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.listeners import address_of, bind, port_of
+from penstock.listeners import Ports, address_of, bind, port_of
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -34,3 +34,22 @@ def test_the_file_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot listen"):
         bind(path, 0, False, "--host")
     listener.close()
+
+
+def test_a_port_is_kept_while_nobody_listens(tmp_path: Path) -> None:
+    ports = Ports()
+    first = ports.bind("nsq", "127.0.0.1", 0, False, "--host")
+    first.listen()
+    port = port_of(address_of(first))
+    first.close()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", port)) != 0
+    with ports.bind("nsq", "127.0.0.1", port, False, "--host") as again:
+        again.listen()
+        socket.create_connection(("127.0.0.1", port)).close()
+    ports.bind("http", str(tmp_path / "nsq.sock"), 0, False, "--host").close()
+    ports.give_up()
+    with socket.create_server(("127.0.0.1", port)):
+        pass

@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, StoreError
 from penstock.fronts.flags import broadcast_address
 from penstock.fronts.soundness import check_settings
 from penstock.limits import Limits, limits_of
-from penstock.listeners import address_of, bind, port_of
+from penstock.listeners import Ports, address_of, bind, port_of
 from penstock.net import Net
 from penstock.process import Process
 from penstock.security import security_of
@@ -66,6 +66,7 @@ class Server:
         clock: Clock | None = None,
     ) -> None:
         self._election: Election | None = None  # it outlives a change of role
+        self._ports = Ports()  # so do these
         self._files = files or Files()
         self._clock = clock or Clock()
         self.addresses: dict[str, str] = {}
@@ -131,6 +132,7 @@ class Server:
 
     async def leave_engine(self) -> None:
         """It is not started anew."""
+        self._ports.give_up()
         if self._election is not None:
             await self._election.close()
 
@@ -162,13 +164,11 @@ class Server:
     def registered(self) -> set[str]:
         """The names of the brokers that the registry knows."""
         name_server = self._process.name_server
-        return (
-            set()
-            if name_server is None
-            else {name for names in name_server.routes.clusters().values() for name in names}
-        )
+        clusters = {} if name_server is None else name_server.routes.clusters()
+        return {name for names in clusters.values() for name in names}
 
     async def _start(self, stack: AsyncExitStack) -> None:
+        stack.callback(lambda: None if self.again else self._ports.give_up())
         registry, config = self._registry_config, self._broker_config
         check_settings(config, registry)
         if registry is not None and config is not None:
@@ -189,7 +189,7 @@ class Server:
     def _bind(self, stack: AsyncExitStack, name: str, host: str, port: int, insecure: bool) -> None:
         if port < 0 and "/" not in host:
             return
-        listener = self._bound[name] = bind(host, port, insecure, _option(name))
+        listener = self._bound[name] = self._ports.bind(name, host, port, insecure, _option(name))
         stack.callback(listener.close)
         self.addresses[name] = address_of(listener)
 
@@ -474,7 +474,7 @@ async def _listen_vip(net: Net, config: BrokerConfig, guarded: bool, front: Fron
         return
     try:
         await net.listen(listener, front.session, "remoting", **opened)  # which closes it in the end
-    except OSError as error:  # whoever bound it, too, was quicker
+    except (OSError, ConfigError) as error:  # whoever bound it, too, was quicker
         listener.close()
         log.warning("no VIP port error=%s", error)
 

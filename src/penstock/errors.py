@@ -40,6 +40,10 @@ class Refused(PenstockError):
         self.hint = hint
 
 
+class OtherKind(Refused):
+    """The topic cannot be made: one of the name is there, and of the other kind."""
+
+
 class LimitReached(Refused):
     """A request that is not done because there is too much already."""
 

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+from contextlib import suppress
 
 from penstock.errors import ConfigError
 from penstock.fronts.flags import join
@@ -32,6 +33,31 @@ def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
             f"Stop what listens there, or choose {flag}; 0 is any free port.",
         ) from None
     return listener
+
+
+class Ports:
+    """Ports that a server keeps while it is started anew. A second socket is bound to each, before the first one listens, which
+    never does: while it is open the system gives the port to nobody else who asks for any, be it to listen or to connect.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, socket.socket] = {}
+
+    def bind(self, name: str, host: str, port: int, insecure: bool, flag: str) -> socket.socket:
+        """As `bind`; the port is kept under this name from now on."""
+        listener = bind(host, port, insecure, flag)
+        if name not in self._kept and listener.family != socket.AF_UNIX:
+            kept = self._kept[name] = socket.socket(listener.family, socket.SOCK_STREAM)
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):  # a system that does not allow it: it is ours while somebody listens
+                kept.bind(listener.getsockname())
+        return listener
+
+    def give_up(self) -> None:
+        """Nobody listens there any more."""
+        for kept in self._kept.values():
+            kept.close()
+        self._kept.clear()
 
 
 def _bind_path(path: str) -> socket.socket:

@@ -28,7 +28,7 @@ import cython
 from penstock.admission import Admission
 from penstock.disk.job import Job
 from penstock.disk.workers import Workers
-from penstock.errors import WireError
+from penstock.errors import ConfigError, WireError
 from penstock.faults import Faults
 from penstock.histogram import Histogram
 from penstock.limits import Limits
@@ -458,10 +458,17 @@ class Net:
     ) -> None:  # fmt: skip
         """The same for connections of another kind: they have what `Connection` has of `flush`, `expired`, `close` and
         `certify`, and put themselves into `connections`. With `tls` peers must speak it, with `plain` as well they may;
-        `spare` as of `admit`.
+        `spare` as of `admit`. ConfigError when somebody else, who had the same port at the same time, listens on it already.
         """
         door = protocol if tls is None else lambda: TlsConnection(self, tls, protocol, plain=plain, spare=spare)
-        listener.listen(BACKLOG)  # uvloop would pass over the error of a port that somebody else listens on already
+        try:
+            listener.listen(BACKLOG)  # uvloop would pass over the error
+        except OSError as error:
+            name, why = listener.getsockname(), error.strerror or error
+            where = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+            raise ConfigError(
+                f"cannot listen on {where}: {why}", "Stop what listens there, or choose another port."
+            ) from None
         if listener.family == socket.AF_UNIX:
             server = await self.loop.create_unix_server(door, sock=listener, backlog=BACKLOG)
         else:

@@ -255,6 +255,7 @@ def test_pages_join_up(broker: Broker, admin: Admin, monkeypatch: pytest.MonkeyP
     assert [int(row["body"]) for row in rows] == list(range(20))
     assert [int(row["body"]) for row in admin.delayed(topic="pages", limit=5)] == list(range(5))
     assert admin.delayed_counts([due, due + 1, due + 2], topic="pages") == [0, 8, 8, 4]
+    assert admin.delayed_counts([], topic="pages") == [20]
 
 
 def test_bad_requests(admin: Admin) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,94 @@ def test_what_a_transaction_has_committed_comes_once_when_it_is_delayed(tmp_path
         assert len(side.broker.schedule) == 0
         assert pulled(side, topic) == [b"m"]
     side.close()
+
+
+def late(side: Side) -> int:
+    """A delayed message whose topic was deleted; its id."""
+    side.broker.topics.create(b"Gone", 1, 1)
+    put(side, b"Gone", b"late", {"TIMER_DELIVER_MS": str(side.broker.now_ms + 5_000)})
+    side.broker.topics.delete(b"Gone", side.broker.now_ms)
+    side.turn()
+    ((row,), _) = Delayed(side.broker).page(Wanted(), None, 10)
+    return int(str(row["id"]))
+
+
+@pytest.fixture
+def homeless(tmp_path: Path) -> Iterator[tuple[Side, int]]:
+    """Such a message, where topics are not made by themselves."""
+    side = Side(tmp_path, auto_create_topic_enable=False)
+    yield side, late(side)
+    side.close()
+
+
+def test_what_has_no_topic_is_not_fired_and_stays(homeless: tuple[Side, int]) -> None:
+    side, id_ = homeless
+    with pytest.raises(Refused, match=r"topic\[Gone\] not exist"):
+        Delayed(side.broker).fire(id_)
+    side.broker.topics.create(b"Gone", 1, 1)
+    for _ in range(3):
+        side.turn(3_000)
+    assert pulled(side, b"Gone") == [b"late"]
+    assert len(side.broker.schedule) == 0
+
+
+def test_what_fell_due_without_a_topic_comes_once_there_is_one(
+    homeless: tuple[Side, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    side, id_ = homeless
+    side.turn(6_000)
+    assert len(side.broker.schedule) == 1
+    with pytest.raises(Refused, match=r"topic\[Gone\] not exist"):
+        Delayed(side.broker).fire(id_)
+    side.turn(LOOK_AT_LEAST_MS)
+    said = caplog.text.count("waits for its topic")
+    side.broker.topics.create(b"Other", 1, 1)
+    side.turn(LOOK_AT_LEAST_MS)
+    assert caplog.text.count("waits for its topic") == said
+    side.broker.topics.create(b"Gone", 1, 1)
+    side.turn()
+    assert pulled(side, b"Gone") == [b"late"]
+    assert len(side.broker.schedule) == 0
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_what_is_for_a_log_topic_waits_where_a_queue_topic_took_the_name(tmp_path: Path, due: bool) -> None:
+    side = Side(tmp_path)
+    id_ = late(side)
+    taken = side.queueing.topic(b"Gone")
+    if due:
+        side.turn(6_000)
+    with pytest.raises(Refused, match="is a queue topic"):
+        Delayed(side.broker).fire(id_)
+    side.turn()
+    assert len(side.broker.schedule) == 1
+    assert taken.depth() == 0
+    side.queueing.delete(taken)
+    side.broker.topics.create(b"Gone", 1, 1)
+    Delayed(side.broker).fire(id_)
+    side.turn()
+    assert pulled(side, b"Gone") == [b"late"]
+    assert len(side.broker.schedule) == 0
+    side.close()
+
+
+@pytest.mark.parametrize("how", ["fired", "cancelled", "moved"])
+def test_what_fell_due_without_a_topic_is_in_hand(homeless: tuple[Side, int], how: str) -> None:
+    side, id_ = homeless
+    delayed = Delayed(side.broker)
+    side.turn(6_000)
+    if how == "cancelled":
+        delayed.cancel(id_)
+    else:
+        side.broker.topics.create(b"Gone", 1, 1)
+        if how == "fired":
+            delayed.fire(id_)
+        else:
+            delayed.move(id_, side.broker.now_ms + 1_000)
+    side.turn(100)
+    assert (pulled(side, b"Gone") if how != "cancelled" else []) == ([b"late"] if how == "fired" else [])
+    assert len(side.broker.schedule) == (how == "moved")
+    if how == "moved":
+        side.turn(2_000)
+        side.turn()
+        assert pulled(side, b"Gone") == [b"late"]

@@ -110,6 +110,26 @@ def test_a_queue_topic_without_channels(side: Side) -> None:
     assert topic.channel(b"c").depth() == 1
 
 
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_what_a_paused_topic_holds_counts_until_it_is_purged(tmp_path: Path, kind: str) -> None:
+    side = Side(tmp_path, topic=({"name": "t", "kind": kind, "queues": 1, "level": "os"},))
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"c")
+    topic.pause()
+    side.queueing.publish(topic, [b"0", b"1", b"2"])
+    side.turn()
+    assert topic.depth() == 3
+    Purge(side.broker, "t", "2").run()
+    assert topic.depth() == 1
+    side.queueing.write_table()
+    side.reopen(True)
+    topic = side.queueing.topics[b"t"]
+    assert topic.depth() == 1
+    Purge(side.broker, "t", "end").run()
+    assert topic.depth() == 0
+    side.close()
+
+
 def test_every_door_over_a_kill(tmp_path: Path) -> None:
     """Groups, channels of log topics, queue topics; the command asks and says what it would do."""
     ports = dict.fromkeys(

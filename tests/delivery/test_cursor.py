@@ -210,3 +210,30 @@ def test_a_lane_of_deferred_messages_goes_on_behind_what_was_finished_and_lost(t
     side.open()
     assert side.queueing.topic(b"t").again[b"a"].total >= 12
     side.close()
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_a_channel_emptied_keeps_what_is_finished_beyond_what_it_may_read(tmp_path: Path, kind: str) -> None:
+    """It was set back to there, and was given again what it had been set past, or what another channel had given back."""
+    side = Side(tmp_path, topic=({"name": "t", "kind": kind, "queues": 1, "level": "os"},))
+    topic = side.queueing.topic(b"t")
+    channel = topic.channel(b"a")
+    topic.channel(b"b")
+    topic.pause()
+    side.queueing.publish(topic, [b"0", b"1", b"2", b"3", b"4"])
+    side.turn()
+    if kind == "log":
+        assert topic.reset(b"a", {0: 2})  # type: ignore[attr-defined]
+        channel.source.finish_ahead(0, 3)
+    else:
+        for place in (0, 1, 3):
+            channel.source.finish_ahead(0, place)
+    topic.empty_channel(channel)
+    topic.unpause()
+    reader = subscribe(side, b"a")
+    assert [message.body for message in read(side, reader)] == [b"2", b"4"]
+    assert channel.depth() == 0
+    channel.check()
+    other = subscribe(side, b"b")
+    assert len(read(side, other)) == 5
+    side.close()

@@ -176,3 +176,30 @@ def test_what_is_not_meant_for_it_is_passed_over(tmp_path: Path) -> None:
     assert [source.body() for _ in range(2) if source.take()] == [b"0", b"2"]
     assert source.take() == 0
     side.close()
+
+
+@pytest.mark.parametrize("how", ["emptied", "full"])
+def test_what_is_not_meant_for_it_is_passed_over_when_it_is_shown_later(tmp_path: Path, how: str) -> None:
+    """At level `disk` that is behind the flush; meanwhile the channel is emptied, or drops what is too much for it."""
+    side = open_side(tmp_path)
+    topic = side.queueing.topic(b"t")
+    channel = topic.channel(b"e#ephemeral")
+    side.queueing.publish(topic, [b"0"] * (LIMIT + 5))
+    topic.pause()
+    side.queueing.publish(topic, [b"1", b"2"])
+    source = channel.source
+    assert isinstance(source, PassingSource)
+    source.finish_ahead(0, topic.stream.visible)
+    assert channel.depth() == LIMIT + 5
+    if how == "emptied":
+        topic.empty_channel(channel)
+    else:
+        source.settle()
+        assert source.dropped == 5
+        while source.take():
+            pass
+    topic.unpause()
+    assert channel.depth() == 1
+    assert source.take()
+    assert source.body() == b"2"
+    side.close()

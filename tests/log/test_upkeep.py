@@ -115,3 +115,30 @@ def test_a_queue_of_a_copy_goes_on_where_it_was_told(tmp_path: Path, offset: int
     store.open()
     assert put(store, b"x").queue_offset == offset
     store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_queue_whose_own_messages_lead_that_far_is_not_told_where_to_go_on(tmp_path: Path, clean: bool) -> None:
+    """A tail of it that is lost, and copied anew, would be taken for offsets that are left out. Nor is one that was told once."""
+    store = make(tmp_path)
+    store.follow(True)
+    store.open()
+    store.begin_queues({(b"T", 0): 2})
+    store.follow(False)
+    put(store, b"x")
+    store.follow(True)
+    store.begin_queues({(b"T", 0): 3})
+    assert store.upkeep.begins == {}
+    store.begin_queues({(b"T", 0): 5})
+    assert store.upkeep.begins == {(b"T", 0): 5}
+    store.follow(False)
+    put(store, b"x")
+    store.follow(True)
+    work(store)
+    store.close(clean)
+    store = make(tmp_path)
+    store.follow(True)
+    store.open()
+    assert store.upkeep.begins == {}
+    assert store.queue(b"T", 0).max_offset == 6
+    store.close(clean)

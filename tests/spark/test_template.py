@@ -70,6 +70,7 @@ def test_the_project_runs_twice_and_sends_each_row_once(
         **os.environ, "PYTHONPATH": str(SRC), "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java.find().home),
         "SPARK_CONF_DIR": str(folder / "conf"), "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_TESTING": "1",  # a free port: the one that Spark takes else may be another run's
     }  # fmt: skip
     for count in (60, 90):
         ran = subprocess.run(

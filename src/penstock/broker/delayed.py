@@ -94,13 +94,18 @@ class Delayed:
         return row
 
     def fire(self, id_: int) -> Row:
-        """Deliver a message now. Refused when it is not there, or on its way already."""
+        """Deliver a message now. Refused when it is not there, on its way already, or cannot be delivered: then it stays where it
+        is, and waits.
+        """
         due, row = self._take(id_)
         try:
             delivered = self.broker.due.deliver(due)
         except ValueError as error:
             self.broker.due.quarantine(due, f"ValueError: {error}")
             raise Refused(f"delayed message {id_} makes no sense: {error}. It was set aside", http=500) from error
+        except Refused:
+            self.broker.schedule.put_back(id_)
+            raise
         if not delivered:
             self.broker.schedule.put_back(id_)
             raise Refused(
@@ -131,6 +136,7 @@ class Delayed:
         row = None if due is None else self.row(due, Wanted())
         if row is not None:
             self.broker.queueing.deferral.take_back(str(row["topic"]).encode(), id_)
+            self.broker.due.take_back(id_)
         if due is None or row is None or schedule.fire_now(id_) is None:
             raise Refused(f"no delayed message {id_}", remoting=ResponseCode.QUERY_NOT_FOUND, http=404)
         return due, row

@@ -8,10 +8,11 @@ from penstock.broker.core import Core
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.entry import deferred
 from penstock.disk.tables import replace
-from penstock.errors import Refused, StoreError
+from penstock.errors import OtherKind, Refused, StoreError
 from penstock.schedule.delays import TIMER_PROPERTIES, digits
 from penstock.schedule.schedule import Due
 from penstock.wire import names, record
+from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.broker")
 
@@ -20,6 +21,15 @@ RETRY_MS = 100
 LOOK_AT_LEAST_MS = 60_000
 FOLLOWING_MS = 500  # a place that was about to be given away can be kept: then what is due is late by so much
 _WHY_CHARS = 200
+_LATER = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # when the disk has room, say
+
+
+def _has_no_topic(refused: Refused) -> bool:
+    """Whether the topic is not there now, and may be some day."""
+    return isinstance(refused, OtherKind) or refused.remoting in (
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+    )
 
 
 class DueMessages:
@@ -28,6 +38,8 @@ class DueMessages:
     def __init__(self, core: Core, deferral: Deferral) -> None:
         self._core = core
         self._deferral = deferral
+        self._homeless: dict[int, bytes] = {}  # due, and their topics, which are neither there nor to be made
+        core.topics.changed.append(self._topic_changed)
 
     def tick(self) -> int:
         """Deliver the delayed messages that are due; when to come again (monotonic)."""
@@ -52,7 +64,9 @@ class DueMessages:
         return core.alarm.due_ms
 
     def deliver(self, due: Due) -> bool:
-        """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
+        """A delayed message is due: put it where it was meant for. False or Refused when it cannot be stored now, Refused if its
+        topic is not there and cannot be made, ValueError when it makes no sense.
+        """
         message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
         if message is None:
             raise ValueError("its record is damaged")
@@ -68,10 +82,9 @@ class DueMessages:
             queue_id = digits(properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
             sending.put_again(topic, queue_id, message, properties, prepared=due.id, half=True)
         except Refused as refused:
-            if refused.remoting in (2, 14):
-                return False  # try again when the disk has room
-            if refused.remoting not in (16, 17):  # there may be such a topic again at the next start
-                raise ValueError(str(refused)) from refused
+            if refused.remoting in _LATER or _has_no_topic(refused):
+                raise
+            raise ValueError(str(refused)) from refused
         return True
 
     def move(self, due: Due, due_ms: int) -> int:
@@ -93,12 +106,35 @@ class DueMessages:
         return sending.put_again(topic, queue_id, message, properties, prepared=due.id).physical + 1
 
     def deliver_or_quarantine(self, due: Due) -> bool:
-        """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on."""
+        """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on. What has no topic waits
+        for one.
+        """
         try:
             return self.deliver(due)
         except Exception as error:
+            if isinstance(error, Refused) and error.remoting in _LATER:
+                return False
+            if isinstance(error, Refused) and _has_no_topic(error):
+                log.error("delayed message waits for its topic id=%d error=%s", due.id, error)
+                message = record.decode_record(due.record, 0, decompress=False)
+                assert message is not None
+                self._homeless[due.id] = message.properties.get(names.REAL_TOPIC, "").encode()
+                return True
             log.exception("delayed message not delivered id=%d", due.id)
             return self.quarantine(due, f"{type(error).__name__}: {error}")
+
+    def _topic_changed(self, topic: bytes) -> None:
+        """It may be there now: what was due for it goes out."""
+        found = [id_ for id_, name in self._homeless.items() if name == topic]
+        if found and self._core.topics.get(topic) is not None:
+            for id_ in found:
+                self.take_back(id_)
+            self._core.alarm.at_latest(self._core.time.mono_ms)
+
+    def take_back(self, id_: int) -> None:
+        """One that waits for its topic may be handed out again: that is there, or it is fired, moved or cancelled."""
+        if self._homeless.pop(id_, None) is not None:
+            self._core.schedule.put_back(id_)
 
     def quarantine(self, due: Due, why: str) -> bool:
         """Move an entry of the schedule to lost+found and tell of it. False when there is no room for that now."""

@@ -17,7 +17,7 @@ import cython
 from penstock.broker import shapes
 from penstock.broker.levels import LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
-from penstock.errors import LimitReached, Refused
+from penstock.errors import LimitReached, OtherKind, Refused
 from penstock.limits import QUEUES_MAX, CreationRate, Limits
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire.codes import PERM_INHERIT as PERM_INHERIT
@@ -335,7 +335,7 @@ class TopicTable:
                 )
             rule = self.rule(name)
             if self._taken(name) or (announce and rule.get("kind") == "queue"):
-                raise Refused(
+                raise OtherKind(
                     f"topic[{name.decode()}] is a queue topic of the NSQ side",
                     nsq="E_BAD_TOPIC",
                     http=_CONFLICT,

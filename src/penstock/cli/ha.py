@@ -20,6 +20,7 @@ _NOTHING = {
 }  # fmt: skip
 _ITS_OWN = ("damaged", "repaired", "engine", "engine_silent_ms", "lease_ms", "set", "paused")  # its master cannot know
 WAIT_S = 30.0  # until a node has its new role
+WORD_S = 3.0  # until it knows what the engine has been told
 
 STATUS = "`penstock ha status` shows who is master and who slave."
 
@@ -184,6 +185,8 @@ def _pause(registry: str, as_json: bool, broker: str, dry_run: bool, paused: boo
         if len(names) > 1:
             raise click.UsageError(f"{len(names)} replica sets are there ({', '.join(names)}): name one with --broker")
         changed = False if dry_run else _first(nodes, lambda at: admin.pause_failover(at, paused))
+        if not dry_run:
+            _await_word(admin, [address for address, _ in nodes], paused)
         now = any(row.get("paused") for _, row in nodes) if dry_run else paused
         print_rows([{"broker": names[0], "paused": now, "changed": changed}], as_json)
 
@@ -199,6 +202,20 @@ def _first(nodes: list[tuple[str, dict[str, object]]], ask: Callable[[str], bool
         except PenstockError:
             continue
     return ask(nodes[-1][0])
+
+
+def _await_word(admin: penstock.Admin, addresses: list[str], paused: bool) -> None:
+    """Until these nodes know it, which read it in the engine once a second: else `ha status` would say what was before. One that
+    does not reach the engine never does.
+    """
+    until = time.monotonic() + WORD_S
+    while time.monotonic() < until:
+        answers = admin.runtime_infos(addresses).values()
+        told = [answer.get("replicaSet") for answer in answers if not isinstance(answer, PenstockError)]
+        rows = [json.loads(text)[0] for text in told if text]
+        if all(bool(row["paused"]) == paused for row in rows if row.get("engine") == "reached"):
+            return
+        time.sleep(0.05)
 
 
 @ha.command("forget")

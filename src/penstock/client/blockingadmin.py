@@ -290,7 +290,9 @@ class Admin(_BrokerAdmin):
         return portal().run(self._inner.delayed(topic=topic, channel=channel, text=text, key=key, limit=limit))
 
     def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
-        """How many are due before the first of these moments (ms), before the second …, and after the last."""
+        """How many are due before the first of these moments (ms), before the second …, and after the last; of no moments, how
+        many there are.
+        """
         return portal().run(self._inner.delayed_counts(edges, topic=topic, channel=channel))
 
     def cancel_delayed(self, id_: str) -> Json:

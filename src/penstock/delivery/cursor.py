@@ -183,7 +183,12 @@ class CursorSource(Source):  # type: ignore[misc]
 
     def empty(self) -> None:
         for lane in self.lanes:
-            self.restart(lane.number, lane.stream.end())
+            file = lane.file
+            end = max(lane.stream.end(), file.committed)  # set behind what it may read now, it stays there
+            finished = [ordinal for ordinal in range(end, file.reach()) if file.finished(ordinal)]
+            self.restart(lane.number, end)
+            for ordinal in finished:
+                self.finish_ahead(lane.number, ordinal)
 
     def take_over(self, lane: int, committed: int, bits: bytes) -> None:
         """Be where the channel of another node is, whose cursor told this. Nothing is in hand here."""

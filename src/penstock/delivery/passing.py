@@ -49,9 +49,8 @@ class PassingSource(MemorySource):
         while self.head < end and self.waiting() < self.limit:
             self._copy()
         if self.head < end:
-            self.dropped += max(0, self.stream.count(self.head) - len(self._skipped))
-            self.head = end
-            self._skipped.clear()
+            self.dropped += self._unread()
+            self._go_to_end()
 
     def finish_ahead(self, lane: int, place: int) -> None:
         """This record is not meant for this channel."""
@@ -63,9 +62,18 @@ class PassingSource(MemorySource):
         return place in self._skipped
 
     def depth(self) -> int:
-        return self.waiting() + max(0, self.stream.count(self.head) - len(self._skipped))
+        return self.waiting() + self._unread()
+
+    def _unread(self) -> int:
+        """How much of the stream it has yet to come to."""
+        end = self.stream.end()
+        return max(0, self.stream.count(self.head) - sum(place < end for place in self._skipped))
 
     def empty(self) -> None:
         MemorySource.empty(self)
-        self._skipped.clear()
+        self._go_to_end()
+
+    def _go_to_end(self) -> None:
         self.head = self.stream.end()
+        # What is not meant for it, and is not shown yet (it waits for a flush), is still to come.
+        self._skipped = {place for place in self._skipped if place >= self.head}

@@ -28,6 +28,7 @@ from penstock.log.durability import Durability, Preparer
 from penstock.log.keyindex import IndexFile
 from penstock.log.retention import Retention
 from penstock.log.state import LogState
+from penstock.wire.layout import FILLER_SIZE
 
 RESERVE_MAX = 4_000_000
 
@@ -306,13 +307,17 @@ class Upkeep:
 
     def begin_queues(self, begins: Mapping[tuple[bytes, int], int]) -> int:
         """The log is a copy that began when nothing of these queues was left in it: they go on at these offsets, as at the
-        master, and not at the first again. Kept with what is reserved, from the next job of that on. How many entries stand for
-        what is left out. StoreError.
+        master, and not at the first again. Kept with what is reserved, from the next job of that on; not for queues whose own
+        messages lead that far. How many entries stand for what is left out. StoreError.
         """
         store, count = self.store, 0
         for (topic, queue_id), offset in begins.items():
-            self.begins[topic, queue_id] = offset
             queue = store.queue(topic, queue_id)
+            last = queue.entry(queue.max_offset - 1) if queue.max_offset else None
+            if queue.max_offset >= offset and last is not None and last[1] != FILLER_SIZE:
+                self.begins.pop((topic, queue_id), None)  # or a tail that is lost and copied anew would be left out
+                continue
+            self.begins[topic, queue_id] = offset
             if queue.max_offset < offset:
                 count += offset - queue.max_offset
                 queue.fill_to(offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 
@@ -33,3 +34,16 @@ def test_doctor_does_not_ask_for_what_is_not_needed(monkeypatch: pytest.MonkeyPa
     assert "not installed (grpcio)" in found.found
     monkeypatch.setattr(doctor, "_version", lambda package: None if package == "pyyaml" else "1.0")
     assert "spark-pipelines needs pyyaml" in doctor._connect().found
+
+
+def test_doctor_says_what_to_do_where_the_port_of_a_pipeline_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: "1.0")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        monkeypatch.setattr(doctor, "CONNECT_PORT", port)
+        other.listen()
+        found = doctor._connect()
+        assert found.good
+        assert f"port {port} is taken: SPARK_TESTING=1" in found.found
+    assert "taken" not in doctor._connect().found

@@ -71,8 +71,8 @@ class LogChannels(Topic):
     def depth(self) -> int:
         if not self.channels:
             return sum(queue.visible_end() - self.holding.first(queue) for queue in self.stored.queues)
-        ends = [queue.visible_end() for queue in self.stored.queues] if self.paused else []
-        return sum(max(0, end - self.holding.limit(number)) for number, end in enumerate(ends))
+        queues = self.stored.queues if self.paused else []
+        return sum(max(0, q.visible_end() - max(q.min_offset, self.holding.limit(q.queue_id))) for q in queues)
 
     def refresh(self) -> None:
         """Whoever published, by whichever protocol, is counted."""

@@ -353,7 +353,7 @@ class QueueTopic(Topic):
         if not self.channels:
             waiting = self.registry.unclaimed(self)
             return waiting + (self.stream.total - self.first() if self.stream.segments else 0)
-        return self.stream.total - self.stream.visible
+        return max(0, self.stream.total - max(self.stream.visible, self.floor))  # a paused one may have been purged
 
     def first(self) -> int:
         """The oldest message that is owed to the first channel."""

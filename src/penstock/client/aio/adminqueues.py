@@ -286,10 +286,12 @@ class QueueAdmin(ClusterAdmin):
 
         answers = await self._each(waiting)
         found = [{**row, "id": f"{broker}/{row['id']}"} for broker, rows in answers.items() for row in rows]
-        return sorted(found, key=lambda row: (row["due"], row["id"]))[:limit]
+        return sorted(found, key=lambda row: row["due"])[:limit]  # each broker gives its own in order
 
     async def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
-        """How many are due before the first of these moments (ms), before the second …, and after the last."""
+        """How many are due before the first of these moments (ms), before the second …, and after the last; of no moments, how
+        many there are.
+        """
         moments = ",".join(map(str, edges))
 
         async def count(address: str) -> list[int]:

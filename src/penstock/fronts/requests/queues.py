@@ -53,9 +53,9 @@ class QueueCalls(Calls):
         return request.reply(body=fastjson.dumps({"rows": rows, "next": _text(following)}))
 
     def delayed_count(self, session: Peer, request: RemotingCommand) -> Answer:
-        """How many are due between moments."""
+        """How many are due between moments; without any, how many there are."""
         fields = read_fields(request.code, request.ext)
-        words = fields["edges"].split(",")
+        words = fields["edges"].split(",") if fields["edges"] else []
         if len(words) > EDGES_MAX or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
             raise Refused("edges are moments in ms, separated by commas")
         edges = sorted(map(int, words))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import platform
+import socket
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from penstock.errors import ConfigError
 
 PYSPARK_MIN = (4, 3)
+CONNECT_PORT = 15_002  # of a Spark Connect server, and of what spark-pipelines starts for a run
 
 
 class Check(NamedTuple):
@@ -70,7 +72,19 @@ def _connect() -> Check:
     if missing:
         return Check("Connect", f"not installed ({', '.join(missing)}); only sc:// and spark-pipelines need it")
     pipelines = "" if _version("pyyaml") else "; spark-pipelines needs pyyaml, too"
+    if _taken(CONNECT_PORT):
+        pipelines += f"; port {CONNECT_PORT} is taken: SPARK_TESTING=1 spark-pipelines run takes another one"
     return Check("Connect", f"grpcio {_version('grpcio')}{pipelines}")
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def _java() -> Check:
