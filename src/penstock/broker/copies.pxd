@@ -43,12 +43,11 @@ cdef class Copies:
     cpdef told(self, long long confirmed, long long confirmed_flushed)
     cdef _tell(self)
     @cython.locals(store=LogStore, end=cython.longlong, flushed=cython.longlong, confirmed=cython.longlong, confirmed_flushed=cython.longlong,
-                   member=Member, holds=cython.bint, counted=list)
+                   member=Member, holds=cython.bint, settled=cython.bint, counted=list, whole=cython.longlong,
+                   caught_up_ms=cython.longlong, written=cython.longlong)
     cpdef settle(self, long long mono_ms)
     @cython.locals(member=Member, written=cython.longlong, all_flushed=cython.longlong)
     cdef _raise_to(self, list counted, long long end, long long flushed)
-    @cython.locals(member=Member, caught_up_ms=cython.longlong, written=cython.longlong)
-    cdef _hold(self, long long flushed, long long mono_ms, bint counted)
     cpdef release(self)
     @cython.locals(lag=cython.longlong, why=str)
     cdef _judge(self, Member member, long long end, long long mono_ms)

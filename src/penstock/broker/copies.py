@@ -279,16 +279,25 @@ class Copies:
             counted = [self.members.get(node, _ABSENT) for node in roll.counted]
         if counted:
             self._raise_to(counted, end, flushed)
-            self._note_alone(False)
-        elif self._note_alone(True):
-            flushed = self._whole(flushed)
-            self.confirmed = max(self.confirmed, flushed)
-            self.confirmed_flushed = max(self.confirmed_flushed, flushed)
+            _note_alone(self.replica, False)
+        elif _note_alone(self.replica, True):
+            whole = self._whole(flushed)
+            self.confirmed = max(self.confirmed, whole)
+            self.confirmed_flushed = max(self.confirmed_flushed, whole)
         if self.confirmed != confirmed or self.confirmed_flushed != confirmed_flushed:
             self._tell()
         if self._wholes:
-            self._wholes = [whole for whole in self._wholes if whole[1] > self.confirmed_flushed]
-        self._hold(store.durability.flushed, mono_ms, len(counted) > 0)
+            self._wholes = [records for records in self._wholes if records[1] > self.confirmed_flushed]
+        settled = roll is None or roll.rests(mono_ms)
+        self._holds = settled and len(counted) > 0 and len(self.members) > 0 and not self._wholes
+        if not self._holds:
+            return
+        self._holds_flushed, self._holds_changes = flushed, 0 if roll is None else roll.changes
+        caught_up_ms = written = words.FAR_MS
+        for member in self.members.values():
+            caught_up_ms, written = min(caught_up_ms, member.caught_up_ms), min(written, member.written)
+        self._holds_until_ms = caught_up_ms + self._config.ha_in_sync_ms
+        self._holds_to = written + self._config.ha_slave_lag_bytes_max
 
     def _raise_to(self, counted: list[Member], end: int, flushed: int) -> None:
         """All of these must have what is confirmed: raise the positions to what they have of a log that ends there and is flushed
@@ -311,20 +320,6 @@ class Copies:
         self.confirmed = max(self.confirmed, written)
         self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
 
-    def _hold(self, flushed: int, mono_ms: int, counted: bool) -> None:
-        """Whether, and how long, all of that holds while no member has news."""
-        roll = self.roll
-        self._holds = counted and len(self.members) > 0 and not self._wholes and (roll is None or roll.rests(mono_ms))
-        if not self._holds:
-            return
-        self._holds_flushed = flushed
-        self._holds_changes = 0 if roll is None else roll.changes
-        caught_up_ms = written = words.FAR_MS
-        for member in self.members.values():
-            caught_up_ms, written = min(caught_up_ms, member.caught_up_ms), min(written, member.written)
-        self._holds_until_ms = caught_up_ms + self._config.ha_in_sync_ms
-        self._holds_to = written + self._config.ha_slave_lag_bytes_max
-
     def _propose(self, roll: Roll, flushed: int, mono_ms: int) -> None:
         """Tell the engine who ought to be in the set; who is, it says."""
         fit = {member.node: member.loss for member in self.members.values() if member.fit}
@@ -332,16 +327,6 @@ class Copies:
         for member in self.members.values():
             why_not = member.unfit or "the engine has not taken it in yet"
             _admit(member, roll.holds(member.node, member.loss), why_not)
-
-    def _note_alone(self, alone: bool) -> bool:
-        """Write down whether this node confirms by itself; False when that cannot be written: then it does not."""
-        try:
-            if self.replica is not None:
-                self.replica.note_alone(alone)
-        except StoreError as error:
-            log.error("not noted that this node is alone: %s error=%s", alone, error)
-            return False
-        return True
 
     def release(self) -> None:
         """Let the answers go that have waited long enough for what is acknowledged now."""
@@ -436,3 +421,14 @@ def _admit(member: Member, in_sync: bool, why_not: str) -> None:
         log.info("slave in sync node=%s position=%d", member.node, member.written)
     else:
         log.warning("slave out of sync node=%s reason=%s", member.node, why_not)
+
+
+def _note_alone(replica: Replica | None, alone: bool) -> bool:
+    """Write down whether this node confirms by itself; False when that cannot be written: then it does not."""
+    try:
+        if replica is not None:
+            replica.note_alone(alone)
+    except StoreError as error:
+        log.error("not noted that this node is alone: %s error=%s", alone, error)
+        return False
+    return True
