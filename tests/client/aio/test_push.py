@@ -217,6 +217,23 @@ async def test_unsubscribe(registry: str, fresh: Fresh) -> None:
     assert got == [b"1", b"marker"]
 
 
+async def test_a_change_of_the_subscription_that_is_given_up_ends_no_reading(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `asyncio.timeout`, say: the queues are pulled as before."""
+    topic = fresh("changed")
+    got: list[bytes] = []
+    await send(registry, topic, b"1")
+    async with PushConsumer(fresh("g"), registry, listener=lambda m: got.append(m.body), start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: got == [b"1"])
+        monkeypatch.setattr(consumer._group, "join", lambda topics: asyncio.Event().wait())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.subscribe(topic), 0.01)
+        await send(registry, topic, b"2")
+        await until(lambda: got == [b"1", b"2"], 20)
+
+
 async def test_reset_moves_a_running_group(registry: str, fresh: Fresh) -> None:
     topic, group = fresh("reset"), fresh("g")
     got: list[int] = []
