@@ -116,6 +116,19 @@ async def test_a_queue_that_is_given_up_while_offsets_are_committed_is_committed
         assert [command.ext["queueId"] for command in script.asked] == ["0", "0"]
 
 
+async def test_where_a_queue_is_begun_is_committed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that begins at the end, and dies before its first message is done, must not begin behind that message."""
+    monkeypatch.setattr("penstock.client.aio.logconsumer.COMMIT_AGAIN_S", 600.0)
+    async with consumer(start="last") as (script, logs):
+        script.replies[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
+            ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "9"}
+        )
+        logs.start()
+        logs.take(QUEUE, Subscription("T"), await logs.start_offset(QUEUE))
+        await until(lambda: RequestCode.UPDATE_CONSUMER_OFFSET in script.codes())
+        logs.stop()
+
+
 async def test_closing_commits_and_unlocks() -> None:
     async with consumer(orderly=True) as (script, logs):
         logs.assigned[QUEUE] = Assigned(QUEUE, Subscription("T"), 3)

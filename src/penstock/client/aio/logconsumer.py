@@ -160,6 +160,7 @@ class LogConsumer:
         assigned.pull_by(self._cluster.spawn(self._puller.run(assigned)))
         if self.orderly:
             assigned.work_by(self._cluster.spawn(self._work_in_order(assigned)))
+        self._settled.set()  # a group that begins at the end must not begin behind what comes now, should this process die
         log.debug("group %s takes %s from %d on", self._group, queue, offset)
 
     async def drop(self, queue: MessageQueue) -> None:
