@@ -242,7 +242,8 @@ class Registry:
         """A channel with this broker's limits."""
         config = self._core.config
         known = self.topics.get(topic)
-        first = known is None or not known.channels  # the first one is owed all there is
+        # The first one is owed all there is; but what a log topic has deferred is a channel's own, and this is a new one.
+        first = known is None or (known.kind == "queue" and not known.channels)
         self._claims.begin_once(
             topic, name, self._claims.since_topic(topic) if first else self._core.store.end_position
         )
