@@ -441,6 +441,8 @@ class TopicTable:
             return
         topic.change(before.read_queues, before.write_queues, before.perm, before.level)
         topic.detail(before.more)
+        for call in self.changed:  # whoever was told of the change
+            call(topic.name)
 
     def rule(self, name: bytes) -> TopicRule:
         """The first `[[topic]]` rule whose pattern fits, or an empty one."""

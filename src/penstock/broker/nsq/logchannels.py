@@ -50,6 +50,13 @@ class LogChannels(Topic):
     def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
         self._batch.append(body)
 
+    def take_level(self) -> None:
+        """The log topic may have another level: from now on answers wait for that, and channels read what has reached it."""
+        self.level = self.stored.level
+        for channel in self.channels.values():
+            for lane in queue_lanes(channel):
+                lane.stream.read_at(self.level)  # type: ignore[attr-defined]
+
     def demand_writable(self) -> None:
         """Refused where nobody may publish by RocketMQ's door: to the broker's own, and where the permission says so."""
         if self.stored.protected or not self.stored.writable():

@@ -120,13 +120,14 @@ class Registry:
         return found
 
     def _stored_changed(self, name: bytes) -> None:
-        """A log topic was made or changed: its channels may have more queues to read. Or it was deleted, and they with it: they
-        were there without a topic, and a start made it anew for them.
+        """A log topic was made or changed: its channels may have more queues to read, and another level. Or it was deleted, and
+        they with it: they were there without a topic, and a start made it anew for them.
         """
         face = self.topics.get(name)
         if not isinstance(face, LogChannels):
             return
         if face.stored.open:
+            face.take_level()
             face.mark()
             return
         del self.topics[name]
