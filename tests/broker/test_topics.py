@@ -111,6 +111,19 @@ def test_topics_of_the_store_that_the_file_does_not_know() -> None:
     assert topics.get(b"Deleted") is None
 
 
+def test_a_topic_that_is_made_anew_with_fewer_queues_has_no_old_messages_after_a_start() -> None:
+    """The store still has the queue that is not among them, and a channel reads whatever the topic keeps."""
+    topics = table()
+    topics.create(b"Anew", 2, 2)
+    topics.delete(b"Anew", 0)
+    topics.create(b"Anew", 1, 1)
+    again = table()
+    again.load(topics.as_file())
+    again.take_up({b"Anew": {0: queue_of(b"Anew", 0), 1: queue_of(b"Anew", 1)}})
+    assert [queue.min_offset for queue in again.by_name[b"Anew"].queues] == [7, 7]
+    assert not again.by_name[b"Anew"].keeps(1)
+
+
 @pytest.mark.parametrize("default", LOG_LEVELS)
 @pytest.mark.parametrize("level", LOG_LEVELS)
 def test_the_level_of_a_topic_stays_whatever_that_of_new_ones_is(default: str, level: str) -> None:

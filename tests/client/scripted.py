@@ -29,6 +29,7 @@ class Scripted:
     def __init__(self) -> None:
         self.asked: list[RemotingCommand] = []
         self.replies: dict[int, Reply] = {}
+        self.route: object = None  # the answer for any topic; None: two queues of a broker `a`, which is this one
         self.cluster: Cluster
 
     def codes(self) -> list[int]:
@@ -39,7 +40,8 @@ class Scripted:
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             queue = {"brokerName": "a", "perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 2}
             broker = {"brokerAddrs": {"0": f"{host}:{port}"}, "brokerName": "a", "cluster": "C"}
-            reply = command.reply(body=dumps({"brokerDatas": [broker], "queueDatas": [queue], "filterServerTable": {}}))
+            route = {"brokerDatas": [broker], "queueDatas": [queue], "filterServerTable": {}}
+            reply = command.reply(body=dumps(self.route or route))
         elif command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             table = {"a": {"brokerName": "a", "brokerAddrs": {"0": f"{host}:{port}"}}}
             reply = command.reply(body=dumps({"brokerAddrTable": table, "clusterAddrTable": {"C": ["a"]}}))

@@ -290,3 +290,15 @@ async def test_consumers_are_not_sent_to_a_master_whose_epoch_is_over(lookupd: L
     new.lost()
     told = json.loads((await ask(http, "GET", "/lookup?topic=t")).body)
     assert [one["broadcast_address"] for one in told["producers"]] == ["old"]
+
+
+def test_an_nsqd_that_is_refused_is_in_no_list_any_more(lookupd: Lookupd) -> None:
+    """As in nsqlookupd; its own end of the connection may stay open."""
+    session = connect(lookupd)
+    say(session, b"REGISTER t c\n")
+    assert len(lookupd.tables.lookup("t", 0) or ()) == 1
+    say(session, b"NONSENSE\n")
+    assert session.closing
+    assert lookupd.tables.lookup("t", 0) == []
+    assert not lookupd.tables.producers
+    session.lost()

@@ -26,13 +26,18 @@ _OPEN = frozenset(
 
 
 class Need(NamedTuple):
-    """One right that a request needs; without verbs: to be a user at all. One of several verbs is enough."""
+    """One right that a request needs; without verbs: to be a user at all. One of several verbs is enough. `told`: what a refusal
+    says in place of a name that the asker has not said.
+    """
 
     verbs: tuple[Verb, ...] = ()
     name: str = ""
+    told: str = ""
 
     def described(self) -> str:
         """For the text of a refusal, as RocketMQ writes it."""
+        if self.told:
+            return self.told
         kind = "group" if Verb.GROUP in self.verbs else "topic"
         return f"{kind}:{self.name}" if self.name else " or ".join(self.verbs)
 

@@ -441,6 +441,8 @@ class TopicTable:
             return
         topic.change(before.read_queues, before.write_queues, before.perm, before.level)
         topic.detail(before.more)
+        for call in self.changed:  # whoever was told of the change
+            call(topic.name)
 
     def rule(self, name: bytes) -> TopicRule:
         """The first `[[topic]]` rule whose pattern fits, or an empty one."""
@@ -461,12 +463,14 @@ class TopicTable:
         self._lower_floors(queues)
         for name, by_id in queues.items():
             topic = self.by_name.get(name)
+            floors = self._floors.get(name, {})
             if topic is not None:
                 for queue_id in range(len(topic.queues), max(by_id, default=-1) + 1):
-                    topic.add_queue(self._queue_of(name, queue_id))
+                    queue = self._queue_of(name, queue_id)
+                    topic.add_queue(queue)
+                    self._begin_at_floor(name, queue, floors.get(queue_id, 0))
             if topic is not None or not by_id:
                 continue
-            floors = self._floors.get(name, {})
             if any(
                 _any_from(queue, floors[queue_id]) if queue_id in floors else queue.max_offset > 0
                 for queue_id, queue in by_id.items()

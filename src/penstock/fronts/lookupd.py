@@ -147,6 +147,7 @@ class LookupSession:
     def _fail(self, data: bytes) -> None:
         self._say(data)
         self.closing = True
+        self.lost()  # however long its peer takes to close its own end
 
     def _run(self, command: Callable[[], bytes]) -> None:
         try:

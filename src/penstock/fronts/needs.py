@@ -86,11 +86,16 @@ def _tables(value: object) -> list[JsonObject]:
 # -- records -------------------------------------------------------------------------------------------------------
 
 
+def _unnamed(need: Need) -> Need:
+    """What a message needs that the request names by a place or id alone: a refusal does not tell where it belongs."""
+    return need._replace(told="what that message belongs to")
+
+
 def _record(broker: Broker, physical: int) -> Needs:
     """To be given the message that lies there."""
     data = broker.store.record_at(physical) if physical >= 0 else None
     message = None if data is None else record.decode_record(data, 0, decompress=False)
-    return (USER,) if message is None else (subscribe(message.topic),)
+    return (USER,) if message is None else (_unnamed(subscribe(message.topic)),)
 
 
 def _number(request: RemotingCommand, name: str) -> int:
@@ -107,7 +112,7 @@ def _end_transaction(broker: Broker, request: RemotingCommand) -> Needs:
     physical = _number(request, "commitLogOffset")
     data = broker.store.record_at(physical) if physical >= 0 else None
     half = None if data is None else record.decode_record(data, 0, decompress=False)
-    return (USER,) if half is None else (publish(half.properties.get(names.REAL_TOPIC, half.topic)),)
+    return (USER,) if half is None else (_unnamed(publish(half.properties.get(names.REAL_TOPIC, half.topic))),)
 
 
 def _consume_directly(broker: Broker, request: RemotingCommand) -> Needs:
@@ -127,7 +132,7 @@ def _delayed(broker: Broker, request: RemotingCommand) -> Needs:
         return (USER,)
     channel = str(row["channel"] or "")
     topic = str(row["topic"])
-    return (subscribe(topic), group(channel)) if channel else (publish(topic),)
+    return map(_unnamed, (subscribe(topic), group(channel)) if channel else (publish(topic),))
 
 
 def _redrive(broker: Broker, request: RemotingCommand) -> Needs:

@@ -44,6 +44,10 @@ class LogStream(Stream):
         self.held = end
         return 0
 
+    def read_at(self, level: int) -> None:
+        """The topic has another level from now on."""
+        self.level = level
+
     def begin(self) -> int:
         return self.queue.min_offset
 

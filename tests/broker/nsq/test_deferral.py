@@ -165,6 +165,33 @@ def test_what_was_deferred_before_does_not_come_again(tmp_path: Path, what: str,
     side.close()
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("what", ["topic", "channel"])
+def test_what_a_channel_of_a_log_topic_gave_back_does_not_come_to_the_next_of_its_name(
+    tmp_path: Path, what: str, again: bool
+) -> None:
+    side = Side(tmp_path, topic=({"name": "t", "kind": "log", "queues": 1},))
+    topic = side.queueing.topic(b"t")
+    channel, reader = topic.channel(b"c"), subscribe(side, b"c")
+    side.queueing.publish(topic, [b"before"])
+    side.turn()
+    (message,) = reader.deliveries()
+    assert channel.requeue(reader, message.id, 2_000, side.broker.mono_ms) == 0
+    side.turn()
+    if what == "topic":
+        side.queueing.delete(topic)
+    else:
+        topic.delete_channel(b"c")
+        side.broker.offsets.drop_group("c")
+        side.broker.topics.purge(side.broker.topics.by_name[b"t"], {0: 1}, 0)
+    side.turn()
+    if again:
+        side.reopen(clean=True)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"behind"])
+    assert [message.body for message in all_that_comes(side, b"c")] == [b"behind"]
+    side.close()
+
+
 def test_what_is_due_before_there_is_a_channel_again_is_gone(tmp_path: Path) -> None:
     side = Side(tmp_path)
     topic = side.queueing.topic(b"t")

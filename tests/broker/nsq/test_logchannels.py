@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Reader, Side
+from penstock.broker.levels import LEVEL_DISK, LEVEL_OS
 from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.sources import queue_lanes
 from penstock.errors import Refused
 
 RULES = ({"name": "log*", "kind": "log", "queues": 2},)
@@ -82,3 +84,15 @@ def test_a_log_is_not_emptied_and_keeps_no_topic_after_its_end(side: Side) -> No
     assert side.broker.topics.get(b"log-t") is None
     with pytest.raises(Refused, match="was deleted"):
         side.queueing.publish(topic, [b"x"])
+
+
+def test_a_channel_reads_what_has_reached_the_level_that_its_topic_has_now(side: Side) -> None:
+    topic = topic_of(side)
+    (lane, _) = queue_lanes(topic.channel(b"c"))
+    settings, stored = topic.stored.settings(), side.broker.topics
+    stored.create(b"log-t", 2, 2, level=LEVEL_DISK)
+    for _ in range(2):
+        side.queueing.publish(topic, [b"x"])
+    assert lane.stream.end() == 0
+    stored.undo(topic.stored, settings)  # it could not be stored
+    assert (topic.level, lane.stream.end()) == (LEVEL_OS, 1)

@@ -23,7 +23,7 @@ async def test_what_the_broker_is_asked(outcome: Retry | Reject, level: str, mil
         assert await give_back.give(QUEUE, message(7), outcome)
         (asked,) = script.asked
         assert (asked.code, asked.ext["delayLevel"], asked.ext.get("delayMillis")) == (BACK, level, millis)
-        assert (asked.ext["group"], asked.ext["offset"], asked.ext["maxReconsumeTimes"]) == ("G", "700", "5")
+        assert (asked.ext["group"], asked.ext["offset"], asked.ext["maxReconsumeTimes"]) == ("G", "700", "4")
 
 
 @pytest.mark.parametrize(("outcome", "times"), [(Retry(), "3"), (Reject("bad"), "5")])

@@ -29,6 +29,8 @@ def raises(error: BaseException) -> Callable[[ReceivedMessage], object]:
         (lambda message: False, Retry),
         (raises(Retry(3)), Retry),
         (raises(Reject("bad")), Reject),
+        (lambda message: Retry(3), Retry),  # returned, which acknowledges nothing
+        (lambda message: Reject("bad"), Reject),
         (raises(ValueError("a mistake")), Retry),
         (raises(StopIteration()), Retry),  # of a `next` without a default
         (raises(SystemExit(1)), Retry),

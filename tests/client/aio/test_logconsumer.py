@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from penstock.client.aio.logconsumer import LogConsumer
 from penstock.client.results import Retry
 from penstock.client.subscriptions import Subscription
 from penstock.wire.codes import RequestCode, ResponseCode
+from penstock.wire.remoting import RemotingCommand
+from polling import until
 
 
 @asynccontextmanager
@@ -67,6 +70,63 @@ async def test_queues_that_are_moved_are_not_committed_over() -> None:
         assert (logs.assigned, assigned.dropped, assigned.uncommitted) == ({}, True, None)
         (asked,) = script.asked
         assert (asked.code, asked.ext["commitOffset"]) == (RequestCode.UPDATE_CONSUMER_OFFSET, "77")
+
+
+async def test_the_queues_of_others_are_not_moved() -> None:
+    """Each member is told of all queues; one that is late would undo what their readers have done since."""
+    async with consumer() as (script, logs):
+        await logs.move({QUEUE: 77})
+        assert script.asked == []
+
+
+async def test_a_queue_that_is_moved_while_it_is_taken_begins_where_it_was_moved_to() -> None:
+    async with consumer() as (script, logs):
+        moving: list[asyncio.Task[None]] = []
+
+        def committed(command: RemotingCommand) -> RemotingCommand:
+            if moving:
+                return command.reply(ext={"offset": "2"})
+            moving.append(asyncio.create_task(logs.move({QUEUE: 2})))
+            return command.reply(ext={"offset": "7"})
+
+        script.replies[RequestCode.QUERY_CONSUMER_OFFSET] = committed
+        assert await logs.start_offset(QUEUE) == 2
+        await moving[0]
+        assert RequestCode.UPDATE_CONSUMER_OFFSET in script.codes()
+
+
+async def test_a_queue_that_is_given_up_while_offsets_are_committed_is_committed_no_more() -> None:
+    """Its next reader may have gone on meanwhile, or it was moved."""
+    other = QUEUE._replace(queue_id=1)
+    async with consumer() as (script, logs):
+        for queue in (QUEUE, other):
+            logs.assigned[queue] = Assigned(queue, Subscription("T"), 3)
+
+        def commit(command: RemotingCommand) -> RemotingCommand:
+            logs.assigned.pop(other, None)
+            return command.reply()
+
+        script.replies[RequestCode.UPDATE_CONSUMER_OFFSET] = commit
+        logs.start()
+        logs.finish(logs.assigned[QUEUE], [])
+        await until(lambda: script.asked)
+        logs.finish(logs.assigned[QUEUE], [])
+        logs.assigned[QUEUE].window.go_on_at(4)
+        await until(lambda: len(script.asked) > 1)
+        assert [command.ext["queueId"] for command in script.asked] == ["0", "0"]
+
+
+async def test_where_a_queue_is_begun_is_committed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that begins at the end, and dies before its first message is done, must not begin behind that message."""
+    monkeypatch.setattr("penstock.client.aio.logconsumer.COMMIT_AGAIN_S", 600.0)
+    async with consumer(start="last") as (script, logs):
+        script.replies[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
+            ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "9"}
+        )
+        logs.start()
+        logs.take(QUEUE, Subscription("T"), await logs.start_offset(QUEUE))
+        await until(lambda: RequestCode.UPDATE_CONSUMER_OFFSET in script.codes())
+        logs.stop()
 
 
 async def test_closing_commits_and_unlocks() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from client.scripted import QUEUE, Scripted, scripted, settings
+from client.scripted import QUEUE, Scripted, body, scripted, settings
 from penstock.client.aio.channelconsumer import ChannelConsumer
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listeners
@@ -21,6 +21,7 @@ from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand
 from polling import until
+from ports import free_port
 
 MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
@@ -132,3 +133,28 @@ async def test_a_sharing_out_that_fails_is_tried_again(
         group.rebalance_soon()
         await until(lambda: len(logs.assigned) > 0)
     assert "cannot share out T, tried again" in caplog.text
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_broker_that_does_not_answer_costs_no_queue_of_another(orderly: bool) -> None:
+    """Its route is known for a while, and its name may come first."""
+    away, here = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+    async with member(orderly=orderly, timeout_s=10.0) as (script, logs, group):
+        addresses = {"a": f"127.0.0.1:{free_port()}", "b": script.cluster._directory.registries[0]}
+        brokers = [
+            {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"} for name, address in addresses.items()
+        ]
+        one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+        queues = [{"brokerName": name, **one} for name in addresses]
+        script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+        script.replies[RequestCode.LOCK_BATCH_MQ] = lambda command: command.reply(
+            body=dumps({"lockOKMQSet": body(command)["mqSet"]})
+        )
+        script.replies[MEMBERS] = lambda command: command.reply(
+            body=dumps({"consumerIdList": [script.cluster.client_id]})
+        )
+        group.subscribe("T")
+        group.start()
+        group.rebalance_soon()
+        await until(lambda: here in logs.assigned)
+        assert away not in logs.assigned

@@ -31,6 +31,23 @@ def test_at_level_disk_an_answer_comes_after_the_flush_and_those_behind_it_too(t
     side.close()
 
 
+def test_an_answer_goes_by_the_level_that_a_log_topic_was_given_since(tmp_path: Path) -> None:
+    """NSQ's clients know the topic already."""
+    side = NsqSide(tmp_path)
+    side.broker.topics.create(b"t", 1, 1)
+    session = side.session()
+    data = bytearray(b"PUB t\n" + sized(b"x"))
+    side.front.begin_turn()
+    session.feed(data, len(data))
+    assert session.take().endswith(b"OK")
+    side.broker.topics.create(b"t", 1, 1, level=1)
+    session.feed(data, len(data))
+    assert session.take() == b""
+    side.turn()  # the flush
+    assert list(side.frames(session)) == [b"OK"]
+    side.close()
+
+
 def test_a_failed_flush_is_answered_with_an_error_and_the_end(tmp_path: Path) -> None:
     side = NsqSide(tmp_path, level="disk")
     session = side.session()

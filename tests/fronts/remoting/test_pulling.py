@@ -10,6 +10,7 @@ import pytest
 
 from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer
+from penstock.broker.levels import LEVEL_DISK
 from penstock.fronts.remoting.pulling import Puller
 from penstock.wire import remoting
 from penstock.wire.record import iter_records
@@ -108,4 +109,21 @@ def test_a_held_pull_remembers_what_it_wants(tmp_path: Path) -> None:
     side.send(producer, "T", b"mine", "TAGS\x01B")
     (answer,) = side.answers(consumer)
     assert [m.body for m in iter_records(answer.body)] == [b"mine"]
+    side.close()
+
+
+def test_a_held_pull_sees_what_has_reached_the_level_that_its_topic_has_by_then(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    producer, consumer = side.session(1), side.session(2)
+    side.broker.topics.create(b"T", 1, 1)
+    pull = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6",
+            "commitOffset": "0", "suspendTimeoutMillis": "5000", "subscription": "*", "subVersion": "0"}  # fmt: skip
+    assert side.say(consumer, RemotingCommand(11, pull, opaque=7)) == []
+    side.broker.topics.create(b"T", 1, 1, level=LEVEL_DISK)
+    fields = {"a": "P", "b": "T", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "5", "h": "0", "i": ""}
+    assert side.say(producer, RemotingCommand(310, fields, b"x", opaque=8)) == []  # not flushed yet
+    assert side.answers(consumer) == []
+    side.turn()
+    (answer,) = side.answers(consumer)
+    assert [m.body for m in iter_records(answer.body)] == [b"x"]
     side.close()

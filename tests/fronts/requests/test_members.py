@@ -54,6 +54,18 @@ def test_subscription_of_the_heartbeat_filters(peer: RawPeer) -> None:
     assert [m.body for m in iter_records(pulled.body)] == [b"A"]
 
 
+def test_a_reset_is_kept_before_the_members_have_heard_of_it(peer: RawPeer) -> None:
+    """Of a queue that changes hands just then nobody would keep it."""
+    for body in (b"1", b"2"):
+        peer.send("Reset", body)
+    heartbeat(peer, "c1", "Resets", "Reset")
+    key = {"consumerGroup": "Resets", "topic": "Reset", "queueId": 0}
+    assert peer.ask(15, key | {"commitOffset": 2}).code == 0
+    ext = {"topic": "Reset", "group": "Resets", "timestamp": 0, "isForce": "true"}
+    assert peer.ask(222, ext).code == 0
+    assert peer.ask(14, key).ext["offset"] == "0"
+
+
 def test_queue_locks(peer: RawPeer) -> None:
     def ask(code: int, client: str) -> list[dict[str, object]]:
         mq = {"topic": "L", "brokerName": "broker-a", "queueId": 0}

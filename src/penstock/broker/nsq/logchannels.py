@@ -50,6 +50,13 @@ class LogChannels(Topic):
     def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
         self._batch.append(body)
 
+    def take_level(self) -> None:
+        """The log topic may have another level: from now on answers wait for that, and channels read what has reached it."""
+        self.level = self.stored.level
+        for channel in self.channels.values():
+            for lane in queue_lanes(channel):
+                lane.stream.read_at(self.level)  # type: ignore[attr-defined]
+
     def demand_writable(self) -> None:
         """Refused where nobody may publish by RocketMQ's door: to the broker's own, and where the permission says so."""
         if self.stored.protected or not self.stored.writable():
@@ -258,23 +265,8 @@ class LogChannels(Topic):
         if not self.channels:
             self.holding.raise_floors(ends)
         elif self.paused:
-            self._pass_over(ends)
+            _pass_over(self, ends)
         self.registry.changed(self, True, announce=False)
-
-    def _pass_over(self, ends: list[int]) -> None:
-        places = [(channel, lane) for channel in self.channels.values() for lane in queue_lanes(channel)]
-        for channel, lane in places:
-            if lane.file.committed < min(self.holding.limit(lane.number), ends[lane.number]):
-                raise Refused(
-                    f"channel {channel.name.decode()} has not finished what came before the pause: wait for it, or empty it",
-                    nsq="E_INVALID", http=400,
-                )  # fmt: skip
-        self.hold(ends)
-        for channel, lane in places:
-            if lane.file.committed < ends[lane.number]:
-                channel.forget_hand(lane.number)
-                cursors(channel).restart(lane.number, ends[lane.number])
-        self.mark()
 
     def redeliver(
         self,
@@ -319,3 +311,20 @@ class LogChannels(Topic):
         finally:
             if self.stored.open:  # else it is gone, and perhaps made anew under its name
                 self._core.topics.delete(self.name, self._core.time.now_ms)
+
+
+def _pass_over(topic: LogChannels, ends: list[int]) -> None:
+    """What came since the pause is owed to none of the channels. Refused where one has not finished what came before."""
+    places = [(channel, lane) for channel in topic.channels.values() for lane in queue_lanes(channel)]
+    for channel, lane in places:
+        if lane.file.committed < min(topic.holding.limit(lane.number), ends[lane.number]):
+            raise Refused(
+                f"channel {channel.name.decode()} has not finished what came before the pause: wait for it, or empty it",
+                nsq="E_INVALID", http=400,
+            )  # fmt: skip
+    topic.hold(ends)
+    for channel, lane in places:
+        if lane.file.committed < ends[lane.number]:
+            channel.forget_hand(lane.number)
+            cursors(channel).restart(lane.number, ends[lane.number])
+    topic.mark()

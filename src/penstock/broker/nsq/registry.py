@@ -120,13 +120,14 @@ class Registry:
         return found
 
     def _stored_changed(self, name: bytes) -> None:
-        """A log topic was made or changed: its channels may have more queues to read. Or it was deleted, and they with it: they
-        were there without a topic, and a start made it anew for them.
+        """A log topic was made or changed: its channels may have more queues to read, and another level. Or it was deleted, and
+        they with it: they were there without a topic, and a start made it anew for them.
         """
         face = self.topics.get(name)
         if not isinstance(face, LogChannels):
             return
         if face.stored.open:
+            face.take_level()
             face.mark()
             return
         del self.topics[name]
@@ -242,7 +243,8 @@ class Registry:
         """A channel with this broker's limits."""
         config = self._core.config
         known = self.topics.get(topic)
-        first = known is None or not known.channels  # the first one is owed all there is
+        # The first one is owed all there is; but what a log topic has deferred is a channel's own, and this is a new one.
+        first = known is None or (known.kind == "queue" and not known.channels)
         self._claims.begin_once(
             topic, name, self._claims.since_topic(topic) if first else self._core.store.end_position
         )

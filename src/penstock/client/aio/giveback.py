@@ -54,7 +54,7 @@ class GiveBack:
             "originMsgId": message.offset_msg_id,
             "originTopic": message.topic,
             "unitMode": "false",
-            "maxReconsumeTimes": str(self._attempts_max),
+            "maxReconsumeTimes": str(self._attempts_max - 1),  # the first delivery is none again
         }
         if isinstance(outcome, Reject) and outcome.reason:
             ext["reason"] = outcome.reason[:REASON_CHARS_MAX]  # ours: it is kept with the dead letter

@@ -152,6 +152,8 @@ class Listeners:
     def _made_of(self, done: object, message: ReceivedMessage) -> Outcome:
         if isinstance(done, bytes):
             self._reply(message, done)
+        if isinstance(done, (Retry, Reject)):  # returned, not raised: what is meant is plain
+            return done
         return Retry() if done is False else None
 
     def _outcome(self, error: BaseException, message: ReceivedMessage) -> Outcome:

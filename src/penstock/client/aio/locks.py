@@ -29,7 +29,7 @@ class MemberLocks:
         self._group = group
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues, or renew; those that are ours now."""
+        """Lock queues, or renew; those that are ours now. A broker that does not answer grants none of its own."""
         return await self._ask(RequestCode.LOCK_BATCH_MQ, queues)
 
     async def unlock(self, queue: MessageQueue) -> None:
@@ -41,13 +41,18 @@ class MemberLocks:
         for queue in queues:
             by_broker.setdefault(queue.broker, []).append(queue)
         held: set[MessageQueue] = set()
-        for some in by_broker.values():
+        for broker, some in by_broker.items():
             body = {
                 "clientId": self._cluster.client_id,
                 "consumerGroup": self._group,
                 "mqSet": [queue.as_json() for queue in some],
             }
-            answer = await self._cluster.ask_queue(some[0], RemotingCommand(code, body=dumps(body)))
+            try:
+                answer = await self._cluster.ask_queue(some[0], RemotingCommand(code, body=dumps(body)))
+            except (ClientError, WireError) as error:
+                self._cluster.outages.failed(f"the queue locks of {broker}", f"group {self._group}", error)
+                continue
+            self._cluster.outages.answered(f"the queue locks of {broker}")
             if answer.body:
                 held.update(map(MessageQueue.from_json, loads(answer.body).get("lockOKMQSet") or ()))
         return held
@@ -58,13 +63,9 @@ class MemberLocks:
             await asyncio.sleep(RENEW_S)
             try:
                 held = await self.lock(list(assigned))
-            except (ClientError, WireError) as error:
-                self._cluster.outages.failed("the queue locks", f"group {self._group} renews them", error)
-                continue
             except Exception:  # whatever it is, they run out unless somebody renews them
                 log.exception("group %s renews its locks, tried again", self._group)
                 continue
-            self._cluster.outages.answered("the queue locks")
             for queue in held & set(assigned):
                 assigned[queue].locked_now()
 
@@ -72,10 +73,7 @@ class MemberLocks:
         """Return when the queue is surely ours, or dropped."""
         loop = asyncio.get_running_loop()
         while not assigned.dropped and loop.time() - assigned.locked_s > LIFE_S:
-            try:
-                if assigned.queue in await self.lock([assigned.queue]):
-                    assigned.locked_now()
-                    return
-            except (ClientError, WireError) as error:
-                self._cluster.outages.failed("the queue locks", f"group {self._group} locks {assigned.queue}", error)
+            if assigned.queue in await self.lock([assigned.queue]):
+                assigned.locked_now()
+                return
             await asyncio.sleep(AGAIN_S)

@@ -78,6 +78,7 @@ class LogConsumer:
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, dispatcher: Dispatcher) -> None:
         self.assigned: dict[MessageQueue, Assigned] = {}
+        self.beginning: set[MessageQueue] = set()  # of these it is asked where to begin
         self.orderly = settings.orderly
         self._cluster = cluster
         self._settings = settings
@@ -131,6 +132,16 @@ class LogConsumer:
 
     async def start_offset(self, queue: MessageQueue) -> int:
         """Where to begin: the committed offset, else what the setting `start` says."""
+        while True:
+            self.beginning.add(queue)
+            try:
+                offset = await self._begin_at(queue)
+                if queue in self.beginning:  # else it was moved, and this may be where it was before
+                    return offset
+            finally:
+                self.beginning.discard(queue)
+
+    async def _begin_at(self, queue: MessageQueue) -> int:
         committed = await self._offsets.get(queue)
         if committed is not None:
             return committed
@@ -149,6 +160,7 @@ class LogConsumer:
         assigned.pull_by(self._cluster.spawn(self._puller.run(assigned)))
         if self.orderly:
             assigned.work_by(self._cluster.spawn(self._work_in_order(assigned)))
+        self._settled.set()  # a group that begins at the end must not begin behind what comes now, should this process die
         log.debug("group %s takes %s from %d on", self._group, queue, offset)
 
     async def drop(self, queue: MessageQueue) -> None:
@@ -197,13 +209,18 @@ class LogConsumer:
             log.warning("group %s could not commit %s: %s", self._group, assigned.queue, error)
 
     async def move(self, offsets: dict[MessageQueue, int]) -> None:
-        """Stop reading these queues, whose next reader begins at these offsets; messages in hand are let go."""
+        """Stop reading those of these queues that are this member's, whose next reader begins at these offsets; messages in hand
+        are let go. The others have readers that are told, too.
+        """
         for queue, offset in offsets.items():
             assigned = self.assigned.pop(queue, None)
             if assigned is not None:
                 assigned.forget_position()
                 assigned.stop()
                 assigned.cancel()
+            elif queue not in self.beginning:
+                continue
+            self.beginning.discard(queue)
             await self._offsets.commit(queue, offset)
 
     # -- messages
@@ -287,6 +304,8 @@ class LogConsumer:
             self._settled.clear()
             failed = False
             for assigned in list(self.assigned.values()):
+                if self.assigned.get(assigned.queue) is not assigned:
+                    continue  # given up meanwhile: another one may read it by now, or it was moved
                 broker = f"broker {assigned.queue.broker}"
                 try:
                     await self._commit(assigned)

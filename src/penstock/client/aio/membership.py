@@ -151,12 +151,22 @@ class Membership:
         for queue in gone:
             await self._logs.drop(queue)
         locked = await self._logs.lock(new)
+        failed: dict[
+            str, ClientError | WireError
+        ] = {}  # brokers that do not say where to begin: the others' queues are taken
         for queue in new:
-            if queue in locked:
+            if queue not in locked or queue.broker in failed:
+                continue
+            try:
                 offset = await self._logs.start_offset(queue)
-                if (subscription := self.subscriptions.get(topic)) is None or self._closing:  # meanwhile
-                    break
-                self._logs.take(queue, subscription, offset)
+            except (ClientError, WireError) as error:
+                failed[queue.broker] = error
+                continue
+            if (subscription := self.subscriptions.get(topic)) is None or self._closing:  # meanwhile
+                break
+            self._logs.take(queue, subscription, offset)
+        if failed:
+            raise next(iter(failed.values()))
         return len(locked) == len(new)
 
     async def _members(self, topic: str) -> list[str]:

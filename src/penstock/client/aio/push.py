@@ -43,8 +43,8 @@ class PushConsumer:
 
     A `listener` is called once per message: a plain function in a thread of its own pool, a coroutine function in the
     loop. It returns for "done", and bytes that it returns are the reply to a request; any exception, or returning
-    False, brings the message again later, `Retry` says when. After `attempts_max` deliveries it goes to the dead-letter
-    topic: ``%DLQ%group``, of a queue topic ``topic.group.dead``.
+    False, brings the message again later, `Retry`, raised or returned, says when. After `attempts_max` deliveries it goes
+    to the dead-letter topic: ``%DLQ%group``, of a queue topic ``topic.group.dead``.
     Without a listener, iterate:
 
         async with PushConsumer("billing", registry) as consumer:
@@ -230,11 +230,13 @@ class PushConsumer:
         if listener is not None:
             self._listeners.by_topic[topic] = listener
         interrupted = self._logs.interrupt(subscription)
-        if self._cluster.client_id:
-            await self._group.join([topic])
-        elif self._nsqd and self._started:
-            self._channels.follow(topic, subscription.expression, self._nsqd)
-        self._logs.go_on(interrupted)
+        try:
+            if self._cluster.client_id:
+                await self._group.join([topic])
+            elif self._nsqd and self._started:
+                self._channels.follow(topic, subscription.expression, self._nsqd)
+        finally:  # the caller may have given it up: what is read already is read on
+            self._logs.go_on(interrupted)
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no longer."""

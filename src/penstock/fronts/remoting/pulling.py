@@ -359,6 +359,8 @@ class Puller:
         its answers.
         """
         asker.answer_to(hold.opaque, hold.kind)
+        # The topic may have another level since it was asked, and this broker another role.
+        hold.gate = _gate(hold.topic, hold.gate != 0 and (hold.gate - 1) & 1 == 1, self.store.following)
         outcome = self._read(
             hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.gate, hold.codes, hold.selector
         )

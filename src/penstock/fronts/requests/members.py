@@ -95,6 +95,9 @@ class Members(Calls):
         as_list = [{**key, "offset": at} for key, at in table]
         if channels is not None:
             channels.reset(group.encode(), moved)
+        if online is not None and online.message_model == "CLUSTERING":  # of a queue that no member has just now, too
+            for queue_id, at in moved.items():
+                broker.offsets.commit(group, name, queue_id, at)
         for member in online.members.values() if online is not None else ():
             body = {"offsetTable": as_list if member.language == "CPP" else table}
             member.peer.push(
