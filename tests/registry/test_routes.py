@@ -90,6 +90,21 @@ def test_an_address_moves_to_its_new_id() -> None:
     assert tables.addresses == {"a": {0: "10.0.0.1:1"}}
 
 
+def test_an_address_moves_to_its_new_name() -> None:
+    """The end of the old connection may never be heard of: the old name is nobody's then, and goes with the move."""
+    tables = RouteTables()
+    old, new = object(), object()
+    tables.register(told("a", nsq_address="10.0.0.1:2", nsq_topics=frozenset({"q"})), old, NOW)
+    tables.register(told("b", topics={"U": T}), new, NOW)
+    assert tables.addresses == {"b": {0: "10.0.0.1:1"}}
+    assert tables.route("T") is None
+    assert not tables.queue_route("q")
+    tables.lost(old)
+    assert tables.route("U") is not None
+    tables.lost(new)
+    assert (tables.topics, tables.addresses, tables.cluster_of, tables.live) == ({}, {}, {}, {})
+
+
 def test_only_the_registrant_may_unregister() -> None:
     tables = RouteTables()
     mine = object()

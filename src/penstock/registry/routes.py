@@ -108,6 +108,10 @@ class RouteTables:
         """Take a broker in, or hear of it again. The answer is (HA address, address) of its master, for a slave; for a master
         those of the one whose place it takes: it may be the newer one of a replica set.
         """
+        before = self.live.get(told.address)
+        if before is not None and before.broker != told.broker:
+            self._forget(told.address)  # the same process, started again under another name
+            before = None
         members = self.addresses.setdefault(told.broker, {})
         for broker_id in [i for i, address in members.items() if address == told.address and i != told.broker_id]:
             del members[broker_id]  # the same process, started again in another role
@@ -117,7 +121,6 @@ class RouteTables:
             self.epochs[told.broker] = told.epoch
         members[told.broker_id] = told.address
         self.cluster_of[told.broker] = told.cluster
-        before = self.live.get(told.address)
         changed = before is None or before.version != told.version
         if told.broker_id == MASTER_ID and (first or changed):
             for topic, queues in told.topics.items():
