@@ -8,7 +8,7 @@ from penstock.broker.core import Core
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.entry import deferred
 from penstock.disk.tables import replace
-from penstock.errors import OtherKind, Refused, StoreError
+from penstock.errors import DiskFull, OtherKind, Refused, StoreError
 from penstock.schedule.delays import TIMER_PROPERTIES, digits
 from penstock.schedule.schedule import Due
 from penstock.wire import names, record
@@ -112,7 +112,7 @@ class DueMessages:
         try:
             return self.deliver(due)
         except Exception as error:
-            if isinstance(error, Refused) and error.remoting in _LATER:
+            if isinstance(error, DiskFull) or (isinstance(error, Refused) and error.remoting in _LATER):
                 return False
             if isinstance(error, Refused) and _has_no_topic(error):
                 log.error("delayed message waits for its topic id=%d error=%s", due.id, error)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.queueside import Delivery, Reader, Side
+from broker.queueside import Delivery, Quick, Reader, Side
 from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.nsq.deferral import Deferral
+from penstock.errors import DiskFull
 
 
 class Killed(BaseException):
@@ -358,4 +359,36 @@ def test_a_channel_that_was_emptied_and_set_back_gets_what_it_gave_back_with_a_d
     side.turn()
     side.reopen(clean)
     assert [message.body for message in all_that_comes(side, b"c")] == [b"x"]
+    side.close()
+
+
+class Full(Quick):
+    full = False
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        if self.full:
+            raise DiskFull("no room (by order of the test)")
+        super().allocate(fd, at, length)
+
+
+def test_what_is_due_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
+    """The channel of a log topic needs a queue of its own for it, which cannot be made now."""
+    files = Full()
+    side = Side(tmp_path, files=files, topic=({"name": "t", "kind": "log", "queues": 1},))
+    topic = side.queueing.topic(b"t")
+    reader = subscribe(side, b"c")
+    side.queueing.publish(topic, [b"a"])
+    side.turn()
+    (message,) = reader.deliveries()
+    topic.channels[b"c"].requeue(reader, message.id, 500, side.broker.mono_ms)
+    side.turn()
+    files.full = True
+    for _ in range(10):
+        side.turn(200)
+    assert not list(reader.deliveries())
+    files.full = False
+    for _ in range(5):
+        side.turn(200)
+    assert [(again.id, again.body, again.attempts) for again in reader.deliveries()] == [(message.id, b"a", 2)]
+    assert not (tmp_path / "lost+found").exists()
     side.close()

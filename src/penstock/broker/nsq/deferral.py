@@ -47,6 +47,7 @@ from penstock.errors import Refused
 from penstock.wire import names
 
 SOON_MS = 1
+AGAIN_MS = 100  # what could not be put where it goes is tried again
 Copies = list[tuple[ReadyQueue, int]]
 
 
@@ -197,6 +198,7 @@ class Deferral:
             about, body = self.early.pop(schedule_id)
             if not self.deliver(about, body, schedule_id):
                 self._core.schedule.put_back(schedule_id)
+                self._core.alarm.at_latest(self._core.time.mono_ms + AGAIN_MS)
             for call in self._when_copied.pop(schedule_id, ()):
                 call()
 

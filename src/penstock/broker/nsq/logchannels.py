@@ -4,6 +4,7 @@ each message queue; a group of the same name shows its committed offsets, and ca
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 
 from penstock.broker.core import Core
@@ -19,9 +20,11 @@ from penstock.delivery.cursor import CursorSource, Lane
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.quarantine import try_quarantine
 from penstock.disk.readyqueue import ReadyQueue, mark_of
-from penstock.errors import Refused
+from penstock.errors import Refused, StoreError
 from penstock.message import ReceivedMessage
 from penstock.wire import record
+
+log = logging.getLogger("penstock.queueing")
 
 
 class LogChannels(Topic):
@@ -277,10 +280,14 @@ class LogChannels(Topic):
         claimants: set[bytes] | None,
         schedule_id: int = 0,
     ) -> int:
-        streams = [
-            self.again.get(name) or self._add_again(self.channels[name])
-            for name in (self.channels if claimants is None else claimants)
-        ]
+        try:
+            streams = [
+                self.again.get(name) or self._add_again(self.channels[name])
+                for name in (self.channels if claimants is None else claimants)
+            ]
+        except StoreError as error:  # no room for a channel's own queue: the message waits in the schedule
+            log.warning("deferred message of a log topic waits topic=%s error=%s", self.name.decode(), error)
+            return 1
         for stream in streams:
             answer = stream.ready(len(body) + 27, 1)
             if answer:
