@@ -14,8 +14,16 @@ from penstock.listeners import Ports, address_of, bind, port_of
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=str(port)):
+        with pytest.raises(ConfigError, match=str(port)) as refused:
             bind("127.0.0.1", port, False, "--nsq-port")
+        assert "choose --nsq-port" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "a..b", "\udcff"])
+def test_an_address_that_is_not_here_is_no_matter_of_ports(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot listen") as refused:
+        bind(host, 0, True, "--nsq-port")
+    assert "address of this machine" in (refused.value.hint or "")
 
 
 def test_an_address_for_everybody_must_be_meant() -> None:

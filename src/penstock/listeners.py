@@ -26,13 +26,20 @@ def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError) as error:  # of a name with odd bytes
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            f"Stop what listens there, or choose {flag}; 0 is any free port.",
-        ) from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {ascii(host)[1:-1]}:{port}: {why}", _advice(error, flag)) from None
     return listener
+
+
+def _advice(error: OSError | TypeError, flag: str) -> str:
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EADDRINUSE:
+        return f"Stop what listens there, or choose {flag}; 0 is any free port."
+    if code in (errno.EACCES, errno.EPERM):
+        return f"This user may not listen on that port: choose {flag}; 0 is any free port."
+    return "Give an address of this machine: 127.0.0.1 is reached from this machine alone."
 
 
 class Ports:
