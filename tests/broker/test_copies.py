@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.copies import Copies, Member
+from penstock.broker.copies import Copies, Member, seen
 from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
 from penstock.broker.roll import Roll
 from penstock.clock import FakeClock
@@ -212,11 +212,12 @@ def test_what_readers_see(bench: Bench) -> None:
     bench.flush()
     assert copies.visible(LEVEL_PAIR, False) == second
     assert copies.visible(LEVEL_DISK, False) == third  # of a master's own
+    assert (seen(copies, LEVEL_OS), seen(copies, LEVEL_PAIR)) == (None, second)
     slave = Copies(BrokerConfig(), bench.store)
     slave.follow(end)
     assert {slave.visible(level, durable) for level in range(5) for durable in (False, True)} == {end}
     slave.told(second, end)
-    assert slave.visible(LEVEL_OS, False) == second
+    assert slave.visible(LEVEL_OS, False) == seen(slave, LEVEL_OS) == second
     assert slave.visible(LEVEL_PAIR_DISK, False) == end
     slave.told(0, 0)
     assert slave.visible(LEVEL_OS, False) == second

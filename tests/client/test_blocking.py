@@ -18,7 +18,9 @@ from penstock import Message, aio
 from penstock.client.aio import logconsumer, push
 from penstock.client.blocking import Producer, PullConsumer, PushConsumer
 from penstock.client.blockingadmin import Admin
-from penstock.errors import Closed, ConnectionLost, NoRoute
+from penstock.client.portal import portal
+from penstock.client.routes import MessageQueue
+from penstock.errors import Closed, ConnectionLost, NoRoute, TimedOut
 from penstock.message import ReceivedMessage
 
 Fresh = Callable[[str], str]
@@ -127,8 +129,6 @@ def test_errors_come_through(registry: str) -> None:
 
 
 async def test_a_blocking_call_in_the_loop_is_refused() -> None:
-    from penstock.client.portal import portal
-
     async def inside() -> None:
         with pytest.raises(RuntimeError, match=r"penstock\.aio"):
             portal().run(asyncio.sleep(0))
@@ -166,3 +166,35 @@ def test_a_listener_may_close_its_consumer(
     consumer.subscribe(topic)
     assert closed.wait(60)
     consumer.close()
+
+
+@pytest.mark.parametrize("face", ["blocking", "asyncio"])
+def test_both_faces_say_the_same_of_a_send_that_cannot_be(registry: str, fresh: Fresh, face: str) -> None:
+    """One sent without any time, and named another topic's queue before it said that it was closed."""
+    topic = fresh("same")
+    producer = Producer(registry)
+
+    def send(timeout_s: float | None = None, queue: MessageQueue | None = None) -> None:
+        if face == "blocking":
+            producer.send(Message(topic, b"x"), timeout_s=timeout_s, queue=queue)
+        else:
+            portal().run(producer._inner.send(Message(topic, b"x"), timeout_s=timeout_s, queue=queue))
+
+    other = MessageQueue("other", "a", 0)
+    with pytest.raises(Closed):
+        send(queue=other)
+    with producer:
+        for _ in range(2):  # the second one knows the route
+            send()
+        queue = producer.queues(topic)[0]
+        for timeout_s in (0, -1.0, math.nan):
+            for at in (None, queue, other):
+                with pytest.raises(TimedOut):
+                    send(timeout_s, at)
+        with pytest.raises(ValueError, match="not a queue of topic"):
+            send(queue=other)
+        with PullConsumer(registry) as reader:
+            assert sum(reader.offsets(at)[1] for at in reader.queues(topic)) == 2
+    for timeout_s in (None, 0):
+        with pytest.raises(Closed):
+            send(timeout_s, other)

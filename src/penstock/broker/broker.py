@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
+from penstock.broker.copies import seen
 from penstock.broker.core import Core
 from penstock.broker.counters import counters
 from penstock.broker.due import DueMessages
@@ -76,6 +77,7 @@ class Broker:
         self.queueing = Queueing(core, self.retry)
         self.offsets.watch(self._committed)
         self.topics.share_names_with(self.queueing.registry.has_queue)
+        self.topics.show_by(partial(seen, core.copies))
         self.due = DueMessages(core, self.queueing.deferral)
         self.keeping = Keeping(core, self.queueing)
         self.staging = Staging(core, self.tables.write)

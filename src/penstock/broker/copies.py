@@ -432,3 +432,8 @@ def _note_alone(replica: Replica | None, alone: bool) -> bool:
         log.error("not noted that this node is alone: %s error=%s", alone, error)
         return False
     return True
+
+
+def seen(copies: Copies, level: int) -> int | None:
+    """Below which position readers of a topic of this level see records; None: all that is there."""
+    return None if level == LEVEL_OS and not copies.following else copies.visible(level, False)

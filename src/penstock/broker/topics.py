@@ -141,6 +141,14 @@ def _any_from(queue: ConsumeQueue, offset: int) -> bool:
     return any(entry is not None and entry[1] != FILLER_SIZE for entry in entries)
 
 
+def _show(queue: ConsumeQueue, below: int | None) -> None:
+    """The level rises: what readers see now, records below this position (None: all), they see on."""
+    end = queue.visible_end()
+    if below is not None:
+        end = min(end, queue.durable_end(below))
+    queue.show(end)
+
+
 class LogTopic:
     """One log topic of this broker."""
 
@@ -292,10 +300,15 @@ class TopicTable:
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[bytes], None]] = []
         self._taken: Callable[[bytes], bool] = lambda name: False
+        self._seen: Callable[[int], int | None] = lambda level: None
 
     def share_names_with(self, taken: Callable[[bytes], bool]) -> None:
         """`taken(name)` says whether a queue topic has the name already."""
         self._taken = taken
+
+    def show_by(self, seen: Callable[[int], int | None]) -> None:
+        """`seen(level)` says below which position of the log readers of a topic of this level see records; None: all."""
+        self._seen = seen
 
     def get(self, name: bytes) -> LogTopic | None:
         return self.by_name.get(name)
@@ -351,6 +364,10 @@ class TopicTable:
                 log.info("topic made name=%s kind=log queues=%d level=%s", name.decode(), topic.queue_count,
                          LEVEL_NAMES[level])  # fmt: skip
         else:
+            if level is not None and level > topic.level:
+                below = self._seen(topic.level)
+                for queue in topic.queues:
+                    _show(queue, below)
             topic.change(read_queues, write_queues, perm, topic.level if level is None else level)
         topic.detail(more)
         floors = self._floors.get(name, {})

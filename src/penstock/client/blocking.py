@@ -131,6 +131,7 @@ class Producer(Client):
         timeout_s: float | None,
     ) -> SendReceipt:
         inner = self._inner
+        inner.lanes.check_send(messages[0].topic, timeout_s)
         if inner.lanes.under_way or not self._handover.empty:  # it must not overtake what this thread sent before
             if len(messages) == 1:
                 work = inner.send(messages[0], queue=queue, selector=selector, timeout_s=timeout_s)

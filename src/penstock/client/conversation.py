@@ -8,7 +8,8 @@ the result. `aio.cluster` drives conversations over its connections, `reader` ov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeVar
 
 from penstock.client import requests
@@ -105,7 +106,8 @@ class Directory:
         if answer.code != ResponseCode.SUCCESS:
             self.routes.pop(topic, None)
             raise NoRoute(f"no broker serves topic {topic!r}")
-        route = self.routes[topic] = parse_route(topic, answer.body)
+        with making_sense(self.registries[0]):  # the one that answered
+            route = self.routes[topic] = parse_route(topic, answer.body)
         return route
 
     def refresh_route(self, topic: str) -> Conversation[None]:
@@ -145,6 +147,19 @@ def checked(answer: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingC
     if answer.code not in results:
         raise BrokerRefused(answer.code, answer.remark or "")
     return answer
+
+
+@contextmanager
+def making_sense(who: str) -> Iterator[None]:
+    """Around what reads an answer: WireError, which names who gave it, where that is nothing that was asked for."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise WireError(f"the answer of {who} makes no sense: {error!r}") from error
+    except WireError as error:
+        if str(error).startswith("the answer of "):
+            raise
+        raise WireError(f"the answer of {who} makes no sense: {error}", error.limit) from error
 
 
 def of_log(route: Route) -> Route:

@@ -19,6 +19,7 @@ cdef class QueueState:
     cdef public long long dirty_from
     cdef public long long reserve_at
     cdef public long long hidden_from
+    cdef public long long shown
     cdef public bint fresh
     cdef public bint watched
     cdef public bint arrived

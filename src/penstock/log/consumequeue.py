@@ -64,6 +64,7 @@ class QueueState:
         self.dirty_from = NEVER
         self.reserve_at = NEVER
         self.hidden_from = NEVER
+        self.shown = 0  # readers saw what is below, whatever level the topic has now
         self.fresh = False
         self.watched = False
         self.arrived = False
@@ -93,6 +94,11 @@ class QueueState:
     def hide_from(self, offset: int) -> None:
         """Nobody may read from here on."""
         self.hidden_from = offset
+
+    def show(self, end: int) -> None:
+        """The level rises: what readers saw, below this offset, they see on."""
+        if end > self.shown:
+            self.shown = end
 
     def begin_at(self, offset: int) -> None:
         """What lies below is gone for readers."""

@@ -57,6 +57,8 @@ class LogStream(Stream):
             end = self.held
         if self.level != words.LEVEL_OS:
             reached = self._reached()
+            if reached < self.queue.shown:
+                reached = self.queue.shown
             if reached < end:
                 end = reached
         return end

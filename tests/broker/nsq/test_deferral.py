@@ -392,3 +392,27 @@ def test_what_is_due_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
     assert [(again.id, again.body, again.attempts) for again in reader.deliveries()] == [(message.id, b"a", 2)]
     assert not (tmp_path / "lost+found").exists()
     side.close()
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_what_becomes_of_a_deferred_publish_whose_topic_was_deleted(tmp_path: Path, kind: str) -> None:
+    """As docs/operate.md has it: a queue topic's goes with it; a log topic's waits on, as any delayed message of it, and what
+    a channel gave back with a delay goes with the channel in both.
+    """
+    side = Side(tmp_path, topic=({"name": "t", "kind": kind, "queues": 1},) if kind == "log" else ())
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"a")
+    side.queueing.publish(topic, [b"given back"])
+    side.turn()
+    reader = subscribe(side, b"a")
+    (first,) = reader.deliveries()
+    topic.channel(b"a").requeue(reader, first.id, 1_000, side.broker.mono_ms)
+    side.queueing.publish(topic, [b"published"], 1_000)
+    side.turn()
+    side.queueing.delete(topic)
+    side.turn()
+    side.queueing.topic(b"t").channel(b"a")
+    side.turn()
+    assert [message.body for message in all_that_comes(side, b"a")] == ([b"published"] if kind == "log" else [])
+    assert len(side.broker.schedule) == 0
+    side.close()

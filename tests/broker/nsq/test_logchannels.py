@@ -96,3 +96,16 @@ def test_a_channel_reads_what_has_reached_the_level_that_its_topic_has_now(side:
     assert lane.stream.end() == 0
     stored.undo(topic.stored, settings)  # it could not be stored
     assert (topic.level, lane.stream.end()) == (LEVEL_OS, 1)
+
+
+def test_a_channel_sees_on_what_it_saw_before_its_topic_had_a_higher_level(side: Side) -> None:
+    topic = topic_of(side)
+    (_, lane) = queue_lanes(topic.channel(b"c"))
+    side.queueing.publish(topic, [b"x"])
+    assert lane.stream.end() == 1
+    side.broker.topics.create(b"log-t", 2, 2, level=LEVEL_DISK)
+    for _ in range(2):
+        side.queueing.publish(topic, [b"y"])
+    assert lane.stream.end() == 1
+    side.turn()
+    assert lane.stream.end() == 2

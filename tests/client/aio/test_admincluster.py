@@ -14,7 +14,7 @@ from client.steps import Answer, peer
 from penstock.client.aio.admin import Admin
 from penstock.client.aio.admincluster import ClusterAdmin
 from penstock.clock import FakeClock
-from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotEverywhere, WireError
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotEverywhere, PenstockError, WireError
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand, encode
@@ -57,7 +57,15 @@ async def of_three(answer_of_b: Answer) -> AsyncIterator[tuple[str, list[tuple[s
         if name == "b":
             await answer_of_b(command, writer)
         else:
-            told = {"table": {"x": "1"}, "count": 1, "counts": [1, 2], "rows": [], "topics": [], "next": None}
+            told = {
+                "table": {"x": "1"},
+                "count": 1,
+                "counts": [1, 2],
+                "rows": [],
+                "topics": [],
+                "changes": [],
+                "next": None,
+            }
             if command.code == RequestCode.QUERY_MESSAGE:
                 reply = command.reply(ResponseCode.QUERY_NOT_FOUND)
             else:
@@ -228,3 +236,65 @@ async def test_where_all_fail_it_is_the_error_itself() -> None:
             await admin._at_all(fails, {"a": "x", "b": ""})
         with pytest.raises(NoRoute, match="it has no master now"):
             await admin._at_all(fails, {"b": ""})
+
+
+ALIEN = [b"", b"hello", b"[]", b"7", b"null", b"{}", b"[[1]]"]
+ALIEN += [b'{"%s": %s}' % (name, value) for value in (b"7", b"[7]", b'{"a": 7}') for name in (
+    b"rows", b"topics", b"queues", b"changes", b"against", b"count", b"counts", b"table", b"topicList", b"groupList",
+    b"offsetTable", b"connectionSet", b"subscriptionTable", b"subscriptionGroupTable", b"consumeStatsList", b"mqTable",
+)]  # fmt: skip
+CALLS: dict[str, Callable[[Admin], Awaitable[object]]] = {
+    "topics": lambda admin: admin.topics(),
+    "create": lambda admin: admin.create_topic("T"),
+    "describe": lambda admin: admin.describe_topic("T"),
+    "stats": lambda admin: admin.topic_stats("T"),
+    "oldest": lambda admin: admin.oldest_ms("T"),
+    "groups of": lambda admin: admin.groups_of("T"),
+    "by key": lambda admin: admin.query_by_key("T", "k"),
+    "delete": lambda admin: admin.delete_topic("T"),
+    "groups": lambda admin: admin.groups(),
+    "group": lambda admin: admin.group_stats("G"),
+    "all groups": lambda admin: admin.all_group_stats(),
+    "members": lambda admin: admin.group_members("G"),
+    "subscriptions": lambda admin: admin.group_subscriptions("G"),
+    "reset": lambda admin: admin.reset_offset("G", "T", new=True),
+    "plan": lambda admin: admin.plan_reset("G", "T"),
+    "set": lambda admin: admin.set_offset("G", "T", 1, new=True),
+    "queue topics": lambda admin: admin.queue_topics(),
+    "change": lambda admin: admin.change_queue("T", "empty"),
+    "purge": lambda admin: admin.purge_topic("T"),
+    "redrive": lambda admin: admin.redrive_page("a", "T", {}),
+    "keep": lambda admin: admin.keep_topic("T"),
+    "convert": lambda admin: admin.convert_topic("T", "log"),
+    "browse": lambda admin: admin.browse("T"),
+    "page": lambda admin: admin.browse_page("a", "", topic="T", channel="", state="ready", body_bytes=1),
+    "delayed": lambda admin: admin.delayed(),
+    "delayed counts": lambda admin: admin.delayed_counts((1,)),
+    "cancel": lambda admin: admin.cancel_delayed("a/1"),
+    "fire": lambda admin: admin.fire_delayed("a/1", at_ms=1),
+    "runtime": lambda admin: admin.runtime_info(admin._cluster.registries[0]),
+    "clients": lambda admin: admin.clients(),
+    "disconnect": lambda admin: admin.disconnect("1.2.3.4:5"),
+    "stage": lambda admin: admin.drop_stage("s", "1"),
+    "reload": lambda admin: admin.reload_config(),
+    "switch": lambda admin: admin.switch(admin._cluster.registries[0]),
+    "forget": lambda admin: admin.forget_node(admin._cluster.registries[0], "n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_an_answer_of_another_shape_is_named_with_who_gave_it(call: str) -> None:
+    """It was a KeyError, an AttributeError or a TypeError, of whatever read it."""
+    script = Scripted()
+    async with peer(script.answer) as address, Admin(address) as admin:
+        named = []
+        for body in ALIEN:
+            for code in RequestCode:
+                script.replies[code] = partial(RemotingCommand.reply, body=body)
+            try:
+                await CALLS[call](admin)
+            except PenstockError as error:
+                said = str(error)
+                if isinstance(error, WireError):
+                    named.append(f"the answer of {address} makes no sense" in said or "the answer of broker a" in said)
+        assert all(named)

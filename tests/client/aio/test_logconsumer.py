@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,32 @@ async def test_where_a_new_group_begins(start: Any, offset: int) -> None:
     async with consumer(start=start) as (_, logs):
         assert await logs.start_offset(QUEUE) == offset
         assert await logs.start_offset(QUEUE._replace(topic="%RETRY%G")) == 1
+
+
+async def test_where_a_broadcast_begins_in_queues_that_have_come(tmp_path: Path) -> None:
+    """It began at the end, and missed what was sent before it noticed the queue."""
+    new, elsewhere = QUEUE._replace(queue_id=7), QUEUE._replace(broker="b")
+    async with consumer(start="last", model="broadcast", offsets_folder=tmp_path) as (script, logs):
+        script.route = {
+            "brokerDatas": [
+                {"brokerName": name, "cluster": "C", "brokerAddrs": {"0": script.cluster.registries[0]}}
+                for name in "ab"
+            ],
+            "queueDatas": [],
+        }
+        logs.found("T", [QUEUE])
+        logs.found("T", [QUEUE, new, elsewhere])
+        assert [await logs.start_offset(queue) for queue in (QUEUE, new, elsewhere)] == [9, 1, 5]
+        asked = int(script.asked[-1].ext["timestamp"])
+        assert 0 <= script.cluster.clock.now_ms() - asked < 60_000
+        await logs.drop_topic("T")
+        logs.found("T", [])  # no broker has it
+        assert await logs.start_offset(QUEUE) == 5
+        await logs._offsets.commit(QUEUE, 3)
+    async with consumer(start="last", model="broadcast", offsets_folder=tmp_path) as (_, logs):
+        await logs.open()
+        logs.found("T", [QUEUE, new])  # the new one came while it was not there
+        assert [await logs.start_offset(queue) for queue in (QUEUE, new)] == [3, 1]
 
 
 async def test_a_committed_offset_counts() -> None:

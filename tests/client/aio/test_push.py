@@ -202,6 +202,40 @@ async def test_broadcast(registry: str, fresh: Fresh, tmp_path: Path) -> None:
     assert sorted(got["one"]) == sorted(got["two"]) == list(range(8))
 
 
+async def test_a_broadcast_misses_nothing_of_a_queue_that_is_new(registry: str, fresh: Fresh, tmp_path: Path) -> None:
+    """Sent before the consumer noticed the queue: `start` is for those that were there."""
+    topic, got = fresh("broad"), list[bytes]()
+    await send(registry, topic, b"old")
+    async with (
+        PushConsumer(
+            fresh("g"), registry, listener=lambda m: got.append(m.body), model="broadcast", offsets_folder=tmp_path
+        ) as consumer,
+        Admin(registry) as admin,
+    ):
+        await consumer.subscribe(topic)
+        await until(lambda: len(consumer.assigned) > 0)
+        queues = len(consumer.assigned)
+        await admin.create_topic(topic, queues + 1)
+        await until_served(registry, topic, queues + 1)
+        async with Producer(registry) as producer:
+            queue = next(iter(consumer.assigned))._replace(queue_id=queues)
+            await producer.send(Message(topic, b"new"), queue=queue)
+        await consumer._cluster.refresh(topic)
+        consumer._group.rebalance_soon()
+        await until(lambda: bool(got), 20)
+        assert got == [b"new"]
+
+
+async def until_served(registry: str, topic: str, queues: int) -> None:
+    async with Producer(registry) as producer:
+        for _ in range(2_000):
+            await producer._cluster.refresh(topic)
+            if len(producer._cluster.routes[topic].subscribe_queues()) == queues:
+                return
+            await asyncio.sleep(0.01)
+    raise AssertionError("the registry does not say so")
+
+
 async def test_unsubscribe(registry: str, fresh: Fresh) -> None:
     topic, other, group = fresh("unsub"), fresh("unsub"), fresh("g")
     got: list[bytes] = []

@@ -127,3 +127,26 @@ def test_a_held_pull_sees_what_has_reached_the_level_that_its_topic_has_by_then(
     (answer,) = side.answers(consumer)
     assert [m.body for m in iter_records(answer.body)] == [b"x"]
     side.close()
+
+
+def test_a_level_that_rises_takes_nothing_back_from_readers(tmp_path: Path) -> None:
+    """Who asks for what is durable alone has never seen it."""
+    side = RemotingSide(tmp_path)
+    producer, consumer = side.session(1), side.session(2)
+    side.broker.topics.create(b"T", 1, 1)
+    fields = {"a": "P", "b": "T", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "5", "h": "0", "i": ""}
+    pull = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4",
+            "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}  # fmt: skip
+
+    def seen(**more: str) -> list[bytes]:
+        (answer,) = side.say(consumer, RemotingCommand(11, pull | more, opaque=7))
+        return [m.body for m in iter_records(answer.body)]
+
+    assert len(side.say(producer, RemotingCommand(310, fields, b"x", opaque=8))) == 1
+    assert seen() == [b"x"]
+    side.broker.topics.create(b"T", 1, 1, level=LEVEL_DISK)
+    assert side.say(producer, RemotingCommand(310, fields, b"y", opaque=9)) == []
+    assert (seen(), seen(durable="true")) == ([b"x"], [])
+    side.turn()
+    assert seen() == seen(durable="true") == [b"x", b"y"]
+    side.close()

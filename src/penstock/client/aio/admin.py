@@ -7,11 +7,13 @@ import contextlib
 import socket
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
+from penstock.client.aio.admincluster import object_of, told
 from penstock.client.aio.admingroups import GroupAdmin, pairs
 from penstock.client.aio.admingroups import GroupStats as GroupStats
-from penstock.client.conversation import OK, number
+from penstock.client.conversation import OK, making_sense
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
@@ -65,7 +67,7 @@ class Admin(GroupAdmin):
 
         async def names(address: str) -> set[str]:
             request = RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-            return set(map(str, loads((await self._cluster.ask(address, request)).body).get("topicList") or ()))
+            return set(map(str, object_of((await self._cluster.ask(address, request)).body).get("topicList") or ()))
 
         if every or not system:
             own = own.union(*(await self._each(names)).values())
@@ -167,7 +169,11 @@ class Admin(GroupAdmin):
             route = await self.route(topic)
         except NoRoute:  # a broker says that it has made a topic before the registry has heard of it
             masters = await self._by_name()
-            having = {name: address for name, address in masters.items() if await self._config(address, topic)}
+            having = {
+                name: address
+                for name, address in masters.items()
+                if await told(partial(self._config, topic=topic), address)
+            }
             if not having:
                 await self._delete_queue(topic)
                 return
@@ -196,17 +202,12 @@ class Admin(GroupAdmin):
         """How much every queue of a topic holds."""
         route = await self._cluster.route(topic, fresh=True)
 
-        async def table(address: str) -> list[tuple[MessageQueue, Json]]:
-            return pairs(await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+        async def stats(address: str) -> list[tuple[MessageQueue, QueueStats]]:
+            table = pairs(await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+            return [(queue, _queue_stats(item)) for queue, item in table]
 
-        answers = await self._each(table, {broker: route.read_address(broker) or "" for broker in route.brokers})
-        return {
-            queue: QueueStats(
-                int(item.get("minOffset", 0)), int(item.get("maxOffset", 0)), int(item.get("lastUpdateTimestamp", 0))
-            )
-            for part in answers.values()
-            for queue, item in part
-        }
+        answers = await self._each(stats, {broker: route.read_address(broker) or "" for broker in route.brokers})
+        return {queue: row for part in answers.values() for queue, row in part}
 
     async def oldest_ms(self, topic: str) -> int | None:
         """When the oldest message of a log topic was stored; None when it holds none."""
@@ -215,7 +216,7 @@ class Admin(GroupAdmin):
             if stats.max_offset > stats.min_offset:
                 ext = {"topic": topic, "queueId": str(queue.queue_id)}
                 request = RemotingCommand(RequestCode.GET_EARLIEST_MSG_STORETIME, ext)
-                found.append(number(await self._cluster.ask_queue(queue, request), "timestamp"))
+                found.append(await self._number(queue, request, "timestamp"))
         return min((ms for ms in found if ms >= 0), default=None)
 
     async def describe_topic(self, topic: str) -> list[Json]:
@@ -335,14 +336,16 @@ class Admin(GroupAdmin):
         if unique:
             ext["_UNIQUE_KEY_QUERY"] = "true"
         route = await self._cluster.route(topic, fresh=True)
+        brokers = {broker: route.read_address(broker) or "" for broker in route.brokers}
+        names = {address: broker for broker, address in brokers.items()}
 
-        async def query(address: str) -> bytes:
+        async def query(address: str) -> list[ReceivedMessage]:
             request = RemotingCommand(RequestCode.QUERY_MESSAGE, dict(ext))
             answer = await self._cluster.ask(address, request, (*OK, ResponseCode.QUERY_NOT_FOUND))
-            return answer.body if answer.code == ResponseCode.SUCCESS else b""
+            return list(iter_records(answer.body, broker=names[address])) if answer.code == ResponseCode.SUCCESS else []
 
-        answers = await self._each(query, {broker: route.read_address(broker) or "" for broker in route.brokers})
-        found = [message for broker, body in answers.items() for message in iter_records(body, broker=broker)]
+        answers = await self._each(query, brokers)
+        found = [message for messages in answers.values() for message in messages]
         return sorted(found, key=lambda message: (message.store_ms, message.physical_offset))
 
     async def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
@@ -378,9 +381,10 @@ class Admin(GroupAdmin):
                     f"no message {msg_id}", "An id is what `penstock message find` prints as msgId."
                 ) from None
             raise
-        message = decode_record(answer.body)
-        if message is None:
-            raise WireError("the body is no record")
+        with making_sense(address):
+            message = decode_record(answer.body)
+            if message is None:
+                raise WireError("the body is no record")
         return message
 
     async def _known_addresses(self) -> set[str]:
@@ -395,3 +399,8 @@ class Admin(GroupAdmin):
                     for info in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                         found.add(f"[{info[4][0]}]:{port}" if ":" in str(info[4][0]) else f"{info[4][0]}:{port}")
         return found
+
+
+def _queue_stats(item: Json) -> QueueStats:
+    offsets = int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))
+    return QueueStats(*offsets, int(item.get("lastUpdateTimestamp", 0)))

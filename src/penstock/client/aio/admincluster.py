@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from penstock.client.aio.cluster import Cluster
-from penstock.client.routes import Json, join_address, split_addresses
+from penstock.client.conversation import making_sense, number
+from penstock.client.routes import Json, MessageQueue, join_address, split_addresses
 from penstock.clock import Clock
 from penstock.errors import ConnectionLost, NoRoute, NotEverywhere, NotFound, PenstockError, TimedOut, WireError
 from penstock.security import Security
@@ -77,21 +78,20 @@ class ClusterAdmin:
     async def cluster_info(self) -> ClusterInfo:
         """Which brokers there are."""
         value = await self._json(RequestCode.GET_BROKER_CLUSTER_INFO)
-        try:
+        with making_sense(self._cluster.registries[0]):
             brokers = {
                 str(name): {int(i): str(address) for i, address in data["brokerAddrs"].items()}
                 for name, data in (value.get("brokerAddrTable") or {}).items()
             }
             clusters = {str(c): list(map(str, names)) for c, names in (value.get("clusterAddrTable") or {}).items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise WireError(f"not a cluster: {error!r}") from error
         return ClusterInfo(brokers, clusters)
 
     async def runtime_info(self, address: str) -> dict[str, str]:
         """What one broker, master or slave, says of itself: RocketMQ's figures, and more."""
         table = (await self._own(address, RequestCode.GET_BROKER_RUNTIME_INFO)).get("table")
-        if not isinstance(table, dict):
-            raise WireError("not a table of figures")
+        with making_sense(address):
+            if not isinstance(table, dict):
+                raise WireError("not a table of figures")
         return {str(name): str(value) for name, value in table.items()}
 
     async def runtime_infos(self, addresses: Iterable[str]) -> dict[str, dict[str, str] | PenstockError]:
@@ -112,9 +112,8 @@ class ClusterAdmin:
             found: list[Json] = []
             after: str | None = ""
             while after is not None:
-                page = await self._own(address, RequestCode.CLIENTS, after=after)
-                found += page["rows"]
-                after = page["next"]
+                rows, after = await self._page(address, RequestCode.CLIENTS, after=after)
+                found += rows
             return found
 
         answers = await self._each(connected)
@@ -158,11 +157,15 @@ class ClusterAdmin:
         if not nodes:
             raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
         addresses = {f"{name}/{number}" if number else name: address for name, number, address in nodes}
-        answers = await self._at_all(lambda at: self._own(at, RequestCode.CONFIG_RELOAD), addresses)
+
+        async def reload(at: str) -> list[Json]:
+            return objects((await self._own(at, RequestCode.CONFIG_RELOAD))["changes"])
+
+        answers = await self._at_all(reload, addresses)
         return [
             {"broker": name, "id": number, **row}
             for (name, number, _), answer in zip(nodes, answers.values(), strict=True)
-            for row in answer["changes"]
+            for row in answer
         ]
 
     async def promote(self, address: str, *, accept_loss: bool = False) -> None:
@@ -189,10 +192,26 @@ class ClusterAdmin:
         return await self._own(address, RequestCode.HA_FORGET, node=node, dryRun=_word(dry_run))
 
     async def _own(self, address: str, code: RequestCode, /, **ext: str) -> Json:
-        value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
-        if not isinstance(value, dict):
-            raise WireError("the body is no object")
-        return value
+        answer = await self._cluster.ask(address, RemotingCommand(code, dict(ext)))
+        with making_sense(address):
+            return object_of(answer.body)
+
+    async def _page(
+        self, address: str, code: RequestCode, /, *, field: str = "rows", **ext: str
+    ) -> tuple[list[Json], str | None]:
+        """Some rows of an answer that comes in pages, and where to go on; None at the end."""
+        page = await self._own(address, code, **ext)
+        with making_sense(address):
+            rows, after = objects(page[field]), page["next"]
+            if not isinstance(after, str | None):
+                raise WireError(f"{after!r} is no place to go on from")
+        return rows, after
+
+    async def _number(self, queue: MessageQueue, request: RemotingCommand, name: str) -> int:
+        """A number of what a queue's broker answers."""
+        answer = await self._cluster.ask_queue(queue, request)
+        with making_sense(f"broker {queue.broker}"):
+            return number(answer, name)
 
     async def _forget_route(self, topic: str) -> None:
         """Let every name server forget where a log topic was: they keep what brokers no longer tell, and tell each other nothing.
@@ -208,13 +227,14 @@ class ClusterAdmin:
         self._cluster.routes.pop(topic, None)
 
     async def _json(self, code: int, ext: dict[str, str] | None = None) -> Json:
-        value = loads((await self._cluster.ask_registry(RemotingCommand(code, ext))).body)
-        if not isinstance(value, dict):
-            raise WireError("the body is no object")
-        return value
+        answer = await self._cluster.ask_registry(RemotingCommand(code, ext))
+        with making_sense(self._cluster.registries[0]):
+            return object_of(answer.body)
 
     async def _names(self, code: int) -> list[str]:
-        return list(map(str, (await self._json(code)).get("topicList") or ()))
+        value = await self._json(code)
+        with making_sense(self._cluster.registries[0]):
+            return list(map(str, value.get("topicList") or ()))
 
     async def _masters(self, broker: str | None = None) -> list[str]:
         return list((await self._by_name(broker)).values())
@@ -235,7 +255,7 @@ class ClusterAdmin:
         """
         every = await self._by_name() if brokers is None else brokers
         asked = {name: address for name, address in every.items() if not self._is_left_alone(name)} or every
-        answers = await asyncio.gather(*map(ask, asked.values()), return_exceptions=True)
+        answers = await asyncio.gather(*[told(ask, at) for at in asked.values()], return_exceptions=True)
         found: dict[str, T] = {}
         missed: dict[str, PenstockError] = {}
         for name, answer in zip(asked, answers, strict=True):
@@ -266,7 +286,7 @@ class ClusterAdmin:
         async def one(address: str) -> T:
             if not address:
                 raise NoRoute("it has no master now")
-            return await ask(address)
+            return await told(ask, address)
 
         answers = await asyncio.gather(*map(one, brokers.values()), return_exceptions=True)
         done: dict[str, T] = {}
@@ -283,6 +303,27 @@ class ClusterAdmin:
         if missed:
             raise next(iter(missed.values()))
         return done
+
+
+async def told(ask: Callable[[str], Awaitable[T]], address: str) -> T:
+    """What the broker at an address answers to a question. WireError, which names it, where that makes no sense."""
+    with making_sense(address):
+        return await ask(address)
+
+
+def object_of(body: bytes) -> Json:
+    """The JSON object that a body is. WireError."""
+    value = loads(body)
+    if not isinstance(value, dict):
+        raise WireError("the body is no object")
+    return value
+
+
+def objects(rows: object) -> list[Json]:
+    """The rows themselves. WireError where they are not a list of JSON objects."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise WireError("rows that are no objects")
+    return rows
 
 
 def _word(flag: bool) -> str:

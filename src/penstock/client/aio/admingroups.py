@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.client import requests
+from penstock.client.aio.admincluster import object_of, objects
 from penstock.client.aio.adminqueues import AT_ONCE, QueueAdmin
-from penstock.client.conversation import OK, number
+from penstock.client.conversation import OK, making_sense, number
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import Start, read_offsets, start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound, TimedOut, WireError
@@ -89,12 +90,13 @@ class GroupAdmin(QueueAdmin):
         """The same of every group that has committed anything; one request for each broker."""
         found: dict[str, dict[MessageQueue, GroupStats]] = {}
 
-        async def told(address: str) -> Json:
-            return await self._own(address, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+        async def told(address: str) -> list[tuple[str, dict[MessageQueue, GroupStats]]]:
+            value = await self._own(address, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+            return [(group, {queue: _row(item) for queue, item in pairs(stats)}) for group, stats in _entries(value)]
 
-        for value in (await self._each(told)).values():
-            for group, stats in _entries(value):
-                found.setdefault(group, {}).update({queue: _row(item) for queue, item in pairs(stats)})
+        for entries in (await self._each(told)).values():
+            for group, rows in entries:
+                found.setdefault(group, {}).update(rows)
         return found
 
     async def group_members(self, group: str, *, queues: bool = True) -> list[GroupMember]:
@@ -115,7 +117,7 @@ class GroupAdmin(QueueAdmin):
                     client_id,
                     str(one.get("clientAddr", "")),
                     str(one.get("language", "")),
-                    int(one.get("version", 0)),
+                    one["version"],
                     read,
                 )
             )
@@ -143,9 +145,10 @@ class GroupAdmin(QueueAdmin):
             request = RemotingCommand(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
             answer = await self._cluster.call(address, request)
             if answer.code == ResponseCode.SUCCESS:
-                value = loads(answer.body)
-                if not isinstance(value, dict):
-                    raise WireError("not a list of connections")
+                value = object_of(answer.body)
+                for one in objects(value.get("connectionSet") or []):
+                    one["version"] = int(one.get("version", 0))
+                objects(list((value.get("subscriptionTable") or {}).values()))
                 return [(address, value)]
             if answer.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise BrokerRefused(answer.code, answer.remark or "")
@@ -163,9 +166,10 @@ class GroupAdmin(QueueAdmin):
             return None
         if answer.code != ResponseCode.SUCCESS:
             return None
-        value = loads(answer.body)
-        table = value.get("mqTable") if isinstance(value, dict) else None
-        return tuple(sorted(queue for queue, _ in pairs({"offsetTable": table})))
+        with making_sense(address):
+            value = loads(answer.body)
+            table = value.get("mqTable") if isinstance(value, dict) else None
+            return tuple(sorted(queue for queue, _ in pairs({"offsetTable": table})))
 
     # -- changes
 
@@ -252,7 +256,7 @@ class GroupAdmin(QueueAdmin):
                 request = requests.offset_at(queue, moment, lower=True)
             else:
                 request = requests.min_offset(queue) if start == "first" else requests.max_offset(queue)
-            found[queue] = number(await self._cluster.ask_queue(queue, request), "offset")
+            found[queue] = await self._number(queue, request, "offset")
         return found
 
     async def _nearest(self, route: Route, offset: int) -> dict[MessageQueue, int]:
@@ -264,7 +268,10 @@ class GroupAdmin(QueueAdmin):
     async def _committed(self, group: str, queue: MessageQueue) -> int:
         request = requests.committed(group, queue)
         answer = await self._cluster.ask_queue(queue, request, (*OK, ResponseCode.QUERY_NOT_FOUND))
-        return number(answer, "offset") if answer.code == ResponseCode.SUCCESS else 0
+        if answer.code != ResponseCode.SUCCESS:
+            return 0
+        with making_sense(f"broker {queue.broker}"):
+            return number(answer, "offset")
 
 
 def _row(item: Json) -> GroupStats:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from penstock.client.aio.admincluster import ClusterAdmin
-from penstock.client.conversation import OK
+from penstock.client.aio.admincluster import ClusterAdmin, object_of, objects
+from penstock.client.conversation import OK, making_sense
 from penstock.client.results import SEND_STATUSES
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start, start_ms
@@ -16,7 +16,6 @@ from penstock.wire.codes import (
     RequestCode,
     ResponseCode,
 )
-from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
@@ -35,11 +34,12 @@ class QueueAdmin(ClusterAdmin):
 
         async def seen(address: str) -> list[Json]:
             found: list[Json] = []
-            after = ""
+            after: str | None = ""
             while True:
-                page = await self._own(address, RequestCode.QUEUE_TOPICS, topic=topic, after=after)
-                found += page["topics"]
-                after = page["next"]
+                rows, after = await self._page(
+                    address, RequestCode.QUEUE_TOPICS, field="topics", topic=topic, after=after or ""
+                )
+                found += rows
                 if not after:
                     return found
 
@@ -100,7 +100,7 @@ class QueueAdmin(ClusterAdmin):
 
         async def purge(address: str) -> list[Json] | str:
             try:
-                rows: list[Json] = (await self._own(address, RequestCode.TOPIC_PURGE, **ext))["queues"]
+                rows = objects((await self._own(address, RequestCode.TOPIC_PURGE, **ext))["queues"])
             except BrokerRefused as refused:
                 if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
@@ -124,12 +124,12 @@ class QueueAdmin(ClusterAdmin):
         """
         address = (await self._by_name(broker))[broker]
         try:
-            page = await self._own(address, RequestCode.DEAD_REDRIVE, topic=topic, **wanted)
+            rows, after = await self._page(address, RequestCode.DEAD_REDRIVE, topic=topic, **wanted)
         except BrokerRefused as refused:
             if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             raise NotFound(refused.remark, "Make it, or say another one with --to.") from None
-        return [{"broker": broker, **row} for row in page["rows"]], page["next"]
+        return [{"broker": broker, **row} for row in rows], after
 
     async def keep_topic(
         self,
@@ -170,7 +170,9 @@ class QueueAdmin(ClusterAdmin):
                     if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                         raise
                 else:
-                    rows.append({"broker": broker, "topic": topic, "to": kind, "against": found["against"]})
+                    with making_sense(address):
+                        against = list(map(str, found["against"]))
+                    rows.append({"broker": broker, "topic": topic, "to": kind, "against": against})
             if not rows:
                 raise NotFound(f"no broker has topic {topic!r}", "`penstock topic ls` lists the topics.")
             against = [text for row in rows for text in row["against"]]
@@ -238,12 +240,12 @@ class QueueAdmin(ClusterAdmin):
         if body_from:
             ext |= {"limit": "1", "bodyFrom": str(body_from)}
         try:
-            page = await self._own(address, RequestCode.BROWSE, **ext, after=after)
+            rows, next_ = await self._page(address, RequestCode.BROWSE, **ext, after=after)
         except BrokerRefused as refused:
             if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
             return [], None
-        return [{"broker": broker, **row} for row in page["rows"]], page["next"]
+        return [{"broker": broker, **row} for row in rows], next_
 
     async def brokers(self) -> dict[str, str]:
         """The masters: name to address."""
@@ -252,11 +254,12 @@ class QueueAdmin(ClusterAdmin):
     async def _browse(self, address: str, ext: dict[str, str], limit: int) -> list[Json]:
         """Pages of one broker, until there are so many."""
         rows: list[Json] = []
-        after = ""
+        after: str | None = ""
         while len(rows) < limit:
-            page = await self._own(address, RequestCode.BROWSE, **ext, limit=str(limit - len(rows)), after=after)
-            rows += page["rows"]
-            after = page["next"]
+            some, after = await self._page(
+                address, RequestCode.BROWSE, **ext, limit=str(limit - len(rows)), after=after or ""
+            )
+            rows += some
             if not after:
                 break
         return rows
@@ -272,14 +275,13 @@ class QueueAdmin(ClusterAdmin):
 
         async def waiting(address: str) -> list[Json]:
             rows: list[Json] = []
-            after = ""
+            after: str | None = ""
             while len(rows) < limit:
-                page = await self._own(
+                some, after = await self._page(
                     address, RequestCode.DELAYED_LIST,
-                    topic=topic, channel=channel, text=text, key=key, after=after, limit=str(limit - len(rows)),
+                    topic=topic, channel=channel, text=text, key=key, after=after or "", limit=str(limit - len(rows)),
                 )  # fmt: skip
-                rows += page["rows"]
-                after = page["next"]
+                rows += [{**row, "id": row["id"], "due": int(row["due"])} for row in some]
                 if not after:
                     break
             return rows
@@ -337,6 +339,7 @@ class QueueAdmin(ClusterAdmin):
         address = (await self._by_name(broker))[broker]
         command = RemotingCommand(code, {field: number_, **more})
         answer = await self._cluster.ask(address, command, tuple(SEND_STATUSES))
-        row = loads(answer.body)
         status = SEND_STATUSES[ResponseCode(answer.code)].name
-        return {**row, "id": f"{broker}/{row['id']}", "status": status}
+        with making_sense(address):
+            row = object_of(answer.body)
+            return {**row, "id": f"{broker}/{row['id']}", "status": status}

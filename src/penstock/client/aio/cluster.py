@@ -58,6 +58,7 @@ class Cluster:
         self.client_id = ""
         self.local_host = "127.0.0.1"
         self._directory = Directory(registry, "any", self._route_learned)
+        self.registries = self._directory.registries  # the one that answered last first
         self._heartbeat = heartbeat
         self._handlers = handlers or {}
         self._connections: dict[str, asyncio.Task[Connection]] = {}

@@ -80,6 +80,14 @@ class Lanes:
         if not self._open:
             raise Closed("the client is closed: make a new one")
 
+    def check_send(self, topic: str, timeout_s: float | None = None) -> None:
+        """Before anything else of a send: Closed before the start and after `close`, TimedOut where it is given no time."""
+        self.check_open()
+        if not (self._attempts.settings.nsqd or self._attempts.cluster.is_open):
+            raise Closed(NOT_OPEN)
+        if timeout_s is not None and not timeout_s > 0:
+            raise TimedOut(f"not sent to {topic} in time: {timeout_s:g} s are none")
+
     def check_room(self) -> None:
         """BufferFull when as much is under way as may be."""
         if self.full:

@@ -32,6 +32,7 @@ from penstock.errors import ClientError, Closed, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire import names
 from penstock.wire.codes import RETRY_PREFIX
+from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
 
@@ -93,6 +94,7 @@ class LogConsumer:
         self._give_back = GiveBack(cluster, self._group, settings.attempts_max)
         self._puller = Puller(cluster, settings, self._hand_out)
         self._settled = asyncio.Event()
+        self._found: dict[str, tuple[set[MessageQueue], int]] = {}  # by topic: its queues at first, and when that was
         self._tracer: Tracer | None = None
 
     def trace_with(self, tracer: Tracer) -> None:
@@ -130,6 +132,11 @@ class LogConsumer:
         """Those of these queues that this member may read: all, or the ones it could lock."""
         return await self._locks.lock(queues) if self._locks is not None else set(queues)
 
+    def found(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """These queues a topic has now: those that were not there the first time have come since."""
+        if topic not in self._found:
+            self._found[topic] = set(queues), self._cluster.clock.now_ms()
+
     async def start_offset(self, queue: MessageQueue) -> int:
         """Where to begin: the committed offset, else what the setting `start` says."""
         while True:
@@ -151,8 +158,22 @@ class LogConsumer:
         elif moment is not None:
             request = requests.offset_at(queue, moment, lower=True)
         else:
-            request = requests.max_offset(queue)
+            request = requests.max_offset(queue) if self._settings.shared else self._last_of_broadcast(queue)
         return number(await self._cluster.ask_queue(queue, request), "offset")
+
+    def _last_of_broadcast(self, queue: MessageQueue) -> RemotingCommand:
+        """What asks where a member that gets everything from its start on begins: what came before it saw a new queue is for it.
+
+        A group's broker says so itself. One whose broker had none of the topic may be an old one that was away.
+        """
+        at_first, since_ms = self._found.get(queue.topic, ({queue}, 0))
+        if self._offsets.had(queue.topic, queue.broker):
+            return requests.min_offset(queue)
+        if queue in at_first:
+            return requests.max_offset(queue)
+        if any(other.broker == queue.broker for other in at_first):
+            return requests.min_offset(queue)
+        return requests.offset_at(queue, since_ms, lower=True)
 
     def take(self, queue: MessageQueue, subscription: Subscription, offset: int) -> None:
         """Read a queue from this offset on."""
@@ -176,6 +197,7 @@ class LogConsumer:
 
     async def drop_topic(self, topic: str) -> None:
         """Give the queues of a topic up."""
+        self._found.pop(topic, None)
         for queue in [queue for queue in self.assigned if queue.topic == topic]:
             await self.drop(queue)
 

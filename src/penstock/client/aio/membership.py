@@ -121,6 +121,7 @@ class Membership:
                     complete &= await self._rebalance(topic)
                     outages.answered(f"the sharing of {topic}")
                 except NoRoute:
+                    self._logs.found(topic, ())
                     complete = False
                 except NotConnected as error:
                     log.info("group %s cannot share out %s now: %s", self._name, topic, error)
@@ -139,6 +140,7 @@ class Membership:
             self._follow(topic, route)
             return True
         queues = sorted(route.subscribe_queues())
+        self._logs.found(topic, queues)
         if self._settings.shared:
             members = await self._members(topic)
             if self._cluster.client_id not in members:

@@ -31,6 +31,9 @@ class Offsets(Protocol):
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set it."""
 
+    def had(self, topic: str, broker: str) -> bool:
+        """Whether some queue of the topic there was read before this start, as far as is known here."""
+
 
 class BrokerOffsets:
     """Kept by the broker of each queue."""
@@ -50,6 +53,9 @@ class BrokerOffsets:
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         await self._cluster.ask_queue(queue, requests.commit(self._group, queue, offset))
 
+    def had(self, topic: str, broker: str) -> bool:
+        return False  # the broker itself says where to begin in a young queue
+
 
 class FileOffsets:
     """Kept in a file of this machine: ``{"offsetTable": {"topic@broker@queue id": offset}}``."""
@@ -58,11 +64,16 @@ class FileOffsets:
         self._path = path
         self._offsets: dict[str, int] = {}
         self._saved: dict[str, int] = {}
+        self._had: set[str] = set()
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
         table = await asyncio.to_thread(load, Files(), self._path)
         self._offsets = {str(key): int(offset) for key, offset in ((table or {}).get("offsetTable") or {}).items()}
+        self._had = {key.rpartition("@")[0] for key in self._offsets}
+
+    def had(self, topic: str, broker: str) -> bool:
+        return f"{topic}@{broker}" in self._had
 
     async def get(self, queue: MessageQueue) -> int | None:
         return self._offsets.get(_key(queue))

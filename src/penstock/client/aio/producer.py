@@ -198,6 +198,7 @@ class Producer:
         selector: Selector | None,
         timeout_s: float | None,
     ) -> SendReceipt:
+        self.lanes.check_send(messages[0].topic, timeout_s)
         apart = timeout_s is not None
         deadline = asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
         return await self.lanes.send(messages, deadline, queue, selector, apart)
@@ -216,6 +217,7 @@ class Producer:
         be consumed. ValueError for a
         queue topic, where nobody can reply.
         """
+        self.lanes.check_send(message.topic, timeout_s)
         timeout_s = min(timeout_s, WAIT_MAX_S)
         deadline = asyncio.get_running_loop().time() + timeout_s
         if (await self.attempts.route_by(message.topic, deadline)).nsq:
@@ -234,6 +236,7 @@ class Producer:
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> str:
         """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic."""
+        self.lanes.check_send(message.topic)
         attempts = self.attempts
         sent = attempts.outgoing((message,))
         route = await attempts.route_by(message.topic, asyncio.get_running_loop().time() + self._timeout_s)

@@ -199,10 +199,14 @@ class Puller:
             self.result.begin(self.store.log)
             return status.OFFSET_OVERFLOW_BADLY  # whatever it is, not here
         end = queue.max_offset
-        if gate and self.store.confirmed < 0:
-            end = queue.durable_end(self.store.flushed_position)
-        elif gate:
-            end = queue.durable_end(self.broker.copies.visible((gate - 1) >> 1, (gate - 1) & 1 == 1))
+        if gate:
+            durable: cython.bint = (gate - 1) & 1 == 1
+            position = self.store.flushed_position
+            if self.store.confirmed >= 0:
+                position = self.broker.copies.visible((gate - 1) >> 1, durable)
+            end = queue.durable_end(position)
+            if end < queue.shown and not durable:
+                end = queue.shown
         outcome: int = self.store.read(queue, offset, max_count, max_bytes, end, codes, self.result)
         if selector is not None:
             looked_at = 0
