@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from penstock.demo.command import _cell, _new_folder, run
+from penstock.demo.command import _cell, _new_folder, demo, run
 from penstock.errors import ConfigError
 
 
@@ -23,3 +24,10 @@ def test_cells() -> None:
 def test_a_file_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         run([tmp_path / "nothing.csv"], tmp_path / "out", 10)
+
+
+@pytest.mark.parametrize("events", ["0", "-5"])
+def test_a_demo_of_no_events_is_refused_before_anything_starts(tmp_path: Path, events: str) -> None:
+    told = CliRunner().invoke(demo, ["--events", events, "--out", str(tmp_path / "out")])
+    assert (told.exit_code, "--events" in told.output) == (2, True)
+    assert not (tmp_path / "out").exists()

@@ -76,7 +76,8 @@ class DemoReport:
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-output"), show_default=True,
               help="Folder for tables and charts; each run makes one of its own in it.")  # fmt: skip
-@click.option("--events", default=20_000, show_default=True, help="Without files: how many process samples at least.")
+@click.option("--events", type=click.IntRange(min=1), default=20_000, show_default=True,
+              help="Without files: how many process samples at least.")  # fmt: skip
 def demo(files: tuple[Path, ...], out: Path, events: int) -> None:
     """Publish real events, consume them with a group, archive and summarise them with Spark, draw a chart.
 
