@@ -154,6 +154,8 @@ def making_sense(who: str) -> Iterator[None]:
     """Around what reads an answer: WireError, which names who gave it, where that is nothing that was asked for."""
     try:
         yield
+    except UnicodeEncodeError:  # of what is asked for, which no request can hold
+        raise
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise WireError(f"the answer of {who} makes no sense: {error!r}") from error
     except WireError as error:
