@@ -77,7 +77,7 @@ class Broker:
         self.queueing = Queueing(core, self.retry)
         self.offsets.watch(self._committed)
         self.topics.share_names_with(self.queueing.registry.has_queue)
-        self.topics.show_by(partial(seen, core.copies))
+        self.topics.readers_see(partial(seen, core.copies))
         self.due = DueMessages(core, self.queueing.deferral)
         self.keeping = Keeping(core, self.queueing)
         self.staging = Staging(core, self.tables.write)

@@ -141,7 +141,7 @@ def _any_from(queue: ConsumeQueue, offset: int) -> bool:
     return any(entry is not None and entry[1] != FILLER_SIZE for entry in entries)
 
 
-def _show(queue: ConsumeQueue, below: int | None) -> None:
+def _keep_visible(queue: ConsumeQueue, below: int | None) -> None:
     """The level rises: what readers see now, records below this position (None: all), they see on."""
     end = queue.visible_end()
     if below is not None:
@@ -306,7 +306,7 @@ class TopicTable:
         """`taken(name)` says whether a queue topic has the name already."""
         self._taken = taken
 
-    def show_by(self, seen: Callable[[int], int | None]) -> None:
+    def readers_see(self, seen: Callable[[int], int | None]) -> None:
         """`seen(level)` says below which position of the log readers of a topic of this level see records; None: all."""
         self._seen = seen
 
@@ -367,7 +367,7 @@ class TopicTable:
             if level is not None and level > topic.level:
                 below = self._seen(topic.level)
                 for queue in topic.queues:
-                    _show(queue, below)
+                    _keep_visible(queue, below)
             topic.change(read_queues, write_queues, perm, topic.level if level is None else level)
         topic.detail(more)
         floors = self._floors.get(name, {})
