@@ -35,7 +35,7 @@ from penstock.wire.codes import DEFAULT_TOPIC, ResponseCode
 log = logging.getLogger("penstock.client")
 
 BUSY_WAIT_S = 0.05  # doubled with each retry
-BUSY_WAIT_MAX_S = 0.5
+BUSY_WAIT_MAX_S = 0.25  # and so late may a send notice that there is a master again
 ATTEMPT_S = 6.0  # an idempotent send that has no answer by then goes again; a slow flush is answered after 5
 TEMPLATE_S = 1.0  # how long a new topic's route may be guessed before the name server is asked again
 
