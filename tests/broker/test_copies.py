@@ -13,6 +13,7 @@ from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Outcome
 from penstock.disk.job import run_now
+from penstock.errors import StoreError
 from penstock.log.draft import Draft
 from penstock.log.store import LogStore
 
@@ -334,3 +335,48 @@ def test_a_publish_is_confirmed_whole_or_not_at_all(bench: Bench) -> None:
     assert (bench.copies.confirmed, bench.copies.confirmed_flushed) == (end, begin)
     bench.ack(member, end, end)
     assert bench.copies.confirmed_flushed == end
+
+
+def test_a_look_that_broke_off_is_begun_anew(bench: Bench) -> None:
+    """The news of a member is taken by then: the next turn must not go by what was found before."""
+
+    class Shaky(Roll):
+        sound = True
+
+        @property
+        def counted(self) -> set[str]:
+            if not self.sound:
+                raise StoreError("by order of the test")
+            return super().counted
+
+    roll = Shaky("a", {"a": 1, "b": 5}, bench.ms, lambda: None)
+    bench.copies.enroll(roll, 0)
+    one = bench.join("b", 5)
+    first = bench.put()
+    bench.ack(one, first)
+    second = bench.put()
+    one.heard(second, 0, second, bench.ms)
+    roll.sound = False
+    with pytest.raises(StoreError):
+        bench.copies.settle(bench.ms)
+    roll.sound = True
+    assert bench.copies.acknowledged == first
+    bench.copies.settle(bench.ms)
+    assert bench.copies.acknowledged == second
+
+
+def test_that_a_node_is_alone_no_more_is_noted_again_until_it_is(bench: Bench) -> None:
+    notes: list[bool] = []
+
+    class Full:
+        def note_alone(self, alone: bool) -> None:
+            notes.append(alone)
+            if len(notes) <= 2:
+                raise StoreError("no room (by order of the test)")
+
+    bench.copies.belong(Full())  # type: ignore[arg-type]
+    one = bench.join()
+    bench.ack(one, bench.put())
+    for _ in range(4):
+        bench.copies.settle(bench.ms)
+    assert notes == [False] * 3  # then it holds

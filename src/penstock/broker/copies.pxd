@@ -43,7 +43,7 @@ cdef class Copies:
     cpdef told(self, long long confirmed, long long confirmed_flushed)
     cdef _tell(self)
     @cython.locals(store=LogStore, end=cython.longlong, flushed=cython.longlong, confirmed=cython.longlong, confirmed_flushed=cython.longlong,
-                   member=Member, holds=cython.bint, settled=cython.bint, counted=list, whole=cython.longlong,
+                   member=Member, holds=cython.bint, settled=cython.bint, noted=cython.bint, counted=list, whole=cython.longlong,
                    caught_up_ms=cython.longlong, written=cython.longlong)
     cpdef settle(self, long long mono_ms)
     @cython.locals(member=Member, written=cython.longlong, all_flushed=cython.longlong)

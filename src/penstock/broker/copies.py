@@ -269,6 +269,7 @@ class Copies:
                 holds = False
         if holds:
             return  # most turns of a busy master: nobody was heard of
+        self._holds = False  # the news is taken: if this does not come to its end, the next turn begins anew
         confirmed, confirmed_flushed = self.confirmed, self.confirmed_flushed
         for member in self.members.values():
             self._judge(member, end, mono_ms)
@@ -279,8 +280,8 @@ class Copies:
             counted = [self.members.get(node, _ABSENT) for node in roll.counted]
         if counted:
             self._raise_to(counted, end, flushed)
-            _note_alone(self.replica, False)
-        elif _note_alone(self.replica, True):
+            noted = _note_alone(self.replica, False)
+        elif noted := _note_alone(self.replica, True):
             whole = self._whole(flushed)
             self.confirmed = max(self.confirmed, whole)
             self.confirmed_flushed = max(self.confirmed_flushed, whole)
@@ -288,7 +289,7 @@ class Copies:
             self._tell()
         if self._wholes:
             self._wholes = [records for records in self._wholes if records[1] > self.confirmed_flushed]
-        settled = roll is None or roll.rests(mono_ms)
+        settled = noted and (roll is None or roll.rests(mono_ms))
         self._holds = settled and len(counted) > 0 and len(self.members) > 0 and not self._wholes
         if not self._holds:
             return
