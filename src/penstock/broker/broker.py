@@ -226,6 +226,7 @@ class Broker:
         mono_ms = self.mono_ms
         if len(self.tracing):
             self.tracing.settle()
+        self.tables.tick()
         due = [
             self.store.tick(self.now_ms, mono_ms),
             self.stats.tick(mono_ms, self.now_ms),

@@ -45,7 +45,7 @@ class Tables:
         self._offsets_due_ms = 0
         self._offsets_waiting: list[Callable[[], None]] = []
         self._offsets_end = 0
-        self.restless = True  # `save_changed` has something to do for topics, now or in ten seconds
+        self.restless = True  # `save_changed` has something to do for topics
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -94,8 +94,6 @@ class Tables:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
         core = self._core
         waiting, self._when_saved = self._when_saved, []
-        if self._file.lines and core.time.mono_ms >= self._changed_ms + QUIET_MS:
-            self._whole = True
         if (self._whole or self._changed or core.groups.dirty) and (waiting or core.time.mono_ms >= self._retry_ms):
             try:
                 self.write()
@@ -106,7 +104,12 @@ class Tables:
                 raise
         for call in waiting:
             call(None)
-        self.restless = bool(self._whole or self._changed or self._when_saved or self._file.lines)
+        self.restless = bool(self._whole or self._changed or self._when_saved)
+
+    def tick(self) -> None:
+        """What the file of changes says goes into the table once nothing has changed for ten seconds: at the end of this turn."""
+        if self._file.lines and self._core.time.mono_ms >= self._changed_ms + QUIET_MS:
+            self._whole = self.restless = True
 
     def when_saved(self, call: Callable[[StoreError | None], None]) -> None:
         """At the end of this turn, when the tables are on disk: `call(None)`; or `call(error)`, and what was changed is to

@@ -260,6 +260,7 @@ class Queueing:
         self.turns.tick(mono_ms)
         if self.strays.found:
             self.strays.adopt()
+        self.table.tick()
         next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS, self.moving.tick(mono_ms))
         try:
             disk_ms = self.folder.tick(mono_ms)

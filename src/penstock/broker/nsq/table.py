@@ -40,7 +40,7 @@ class Table:
         self._changed_ms = 0
         self._retry_ms = 0
         self._closing = False
-        self.restless = True  # `save_changed` has something to do, now or in ten seconds
+        self.restless = True  # `save_changed` has something to do
 
     @property
     def path(self) -> Path:
@@ -68,15 +68,18 @@ class Table:
 
     def save_changed(self, topics: Mapping[bytes, Topic]) -> None:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
-        if self._file.lines and self._time.mono_ms >= self._changed_ms + QUIET_MS:
-            self._whole = True
         if (self._whole or self._names) and self._time.mono_ms >= self._retry_ms:
             try:
                 self.write(topics)
             except StoreError as error:
                 self._retry_ms = self._time.mono_ms + RETRY_MS
                 log.error("nsqd.dat not written, tried again every second error=%s", error)
-        self.restless = bool(self._whole or self._names or self._file.lines)
+        self.restless = bool(self._whole or self._names)
+
+    def tick(self) -> None:
+        """What the file of changes says goes into the table once nothing has changed for ten seconds: at the end of this turn."""
+        if self._file.lines and self._time.mono_ms >= self._changed_ms + QUIET_MS:
+            self._whole = self.restless = True
 
     def write(self, topics: Mapping[bytes, Topic], hasty: bytes = b"") -> None:
         """What changed goes to disk, before anybody is told of it. StoreError; the next call tries again. `hasty`: if nothing has
