@@ -44,6 +44,8 @@ def test_transactions() -> None:
         committed, rolled, asked = half(b"yes"), half(b"no"), half(b"asked")
         assert peer.pull("Tx", 0, 0).code in (17, 19)
         assert end(committed, COMMIT, "Other") == 1
+        assert end(committed, 5) == 1  # no outcome, and RocketMQ refuses it, too
+        assert end(committed, 0) == 0  # unknown yet
         assert end(committed, COMMIT) == 0
         assert end(rolled, ROLLBACK) == 0
         (message,) = wait_for(peer, "Tx")

@@ -31,6 +31,7 @@ log = logging.getLogger("penstock.transactions")
 
 GROUP = names.TRANSACTION_GROUP
 OP_TAG = "d"
+UNKNOWN_YET = 0  # what a producer says that does not know yet what became of its transaction
 
 
 class Half(msgspec.Struct):
@@ -115,11 +116,13 @@ class Transactions:
 
     def end(self, fields: Fields) -> LogTopic | None:
         """Carry out END_TRANSACTION: the topic at whose level that is stored, None when nothing is. Refused when it names no
-        half message of that group.
+        half message of that group, or no outcome.
         """
         what = fields["commitOrRollback"]
+        if what == UNKNOWN_YET:
+            return None  # it will be asked about
         if what not in (SYS_COMMIT, SYS_ROLLBACK):
-            return None  # still unknown: it will be asked about
+            raise Refused(f"commitOrRollback {what} is no outcome: {SYS_COMMIT} commits, {SYS_ROLLBACK} rolls back")
         core = self._core
         physical, offset = fields["commitLogOffset"], fields["tranStateTableOffset"]
         data = core.store.record_at(physical) if physical >= 0 else None

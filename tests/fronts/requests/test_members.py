@@ -69,7 +69,7 @@ def test_a_reset_is_kept_before_the_members_have_heard_of_it(peer: RawPeer) -> N
 def test_queue_locks(peer: RawPeer) -> None:
     def ask(code: int, client: str) -> list[dict[str, object]]:
         mq = {"topic": "L", "brokerName": "broker-a", "queueId": 0}
-        body = json.dumps({"consumerGroup": "G", "clientId": client, "mqSet": [mq]}).encode()
+        body = json.dumps({"consumerGroup": "G", "clientId": client, "mqSet": [mq, mq]}).encode()
         answer = peer.ask(code, body=body)
         return json.loads(answer.body)["lockOKMQSet"] if answer.body else []
 

@@ -219,7 +219,9 @@ class Consuming(Calls):
 
     def lock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         group, client, queues = self._lock_request(request)
-        held = self.broker.locks.lock(group, client, [q for q in queues if self._is_here(*q)], self.broker.mono_ms)
+        held = self.broker.locks.lock(
+            group, client, [q for q in dict.fromkeys(queues) if self._is_here(*q)], self.broker.mono_ms
+        )
         body = {"lockOKMQSet": [{"brokerName": b, "queueId": q, "topic": t} for t, b, q in held]}
         return request.reply(body=fastjson.dumps(body))
 
