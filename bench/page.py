@@ -43,12 +43,14 @@ def _speed() -> list[str]:
         f"{figures['seconds']:.0f} s, medians.",
         "",
         "| | µs of CPU a message (range) | goal | floor | × floor | nsqd | nsqd ÷ ours | goal | nsqd ÷ floor | messages/s "
-        "| nsqd's | floor's | at level `memory`, ÷ `os` (goal 1) |",
+        "| nsqd's | floor's | at level `memory`, ÷ `os` (goal 1), nsqd ÷ it |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in figures["rows"]:
         low, high = row["cpu_us_range"]
         memory = f"{row['memory_cpu_us']:.2f}, {row['memory_to_os']}" if "memory_cpu_us" in row else ""
+        if memory and "nsqd_cpu_us" in row:
+            memory += f", {row['nsqd_cpu_us'] / row['memory_cpu_us']:.1f}"
         theirs = f"{row['nsqd_cpu_us']:.2f} | {row['nsqd_to_ours']}" if "nsqd_cpu_us" in row else " | "
         rates = [f"{row[key]:,}" if key in row else "" for key in ("rate", "nsqd_rate", "floor_rate")]
         lines.append(
