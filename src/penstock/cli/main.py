@@ -26,6 +26,7 @@ REFUSED = 4  # this user may not
 HINTS = {
     "NotConnected": "Does it run there? `penstock up` starts one of each; -n, or `penstock context use`, names another.",
     "ConnectionLost": "Is that the port of a registry (9876) or broker (10911), and does it want TLS (PENSTOCK_TLS)?",
+    "Senseless": "Which version runs there? `penstock broker ls` tells each one's.",
     "NoRoute": "`penstock topic ls`, `penstock channel ls` and `penstock broker ls` list what there is.",
     "TimedOut": "`penstock status HOST:4151` says whether it serves; where it is slow, the call may go through later.",
 }
