@@ -374,7 +374,7 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = True
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        super().on_url(url.replace(b"#", b"%23"))  # no fragment is sent: it is part of a name, as `t#ephemeral`
         if len(self.url) > self._net.limits.max_http_url_size:
             self._stop(414, "URI_TOO_LONG", "http_url")
 
