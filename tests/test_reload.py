@@ -112,6 +112,17 @@ def test_what_is_wrong_changes_nothing() -> None:
     assert server.changed == [{"max_groups": 1}]
 
 
+def test_the_limits_of_a_process_are_its_brokers() -> None:
+    """A registry beside it has them at the start: what changed of its own was taken for both."""
+    server, broker, registry = FakeServer(), BrokerConfig(), RegistryConfig()
+    read = [(replace(broker, max_connections=500), replace(registry, max_connections=5, idle_timeout_ms=1))]
+    reloading = Reloading(server, (broker, registry), lambda: read[0])  # type: ignore[arg-type]
+    assert [change.setting for change in reloading.run()] == ["broker.max_connections"]
+    alone = Reloading(server, (None, registry), lambda: (None, read[0][1]))  # type: ignore[arg-type]
+    assert [change.setting for change in alone.run()] == ["registry.max_connections", "registry.idle_timeout_ms"]
+    assert server.changed == [{"max_connections": 500}, {"max_connections": 5, "idle_timeout_ms": 1}]
+
+
 def test_a_secret_that_changed_is_not_told() -> None:
     row = Change("broker.admin_token", "", "s3cret", "restart").row()
     assert row == {"setting": "broker.admin_token", "from": "", "to": "(not shown)", "effect": "restart"}
