@@ -66,9 +66,11 @@ def test_a_channel_of_a_log_topic_is_one_row(broker: Broker) -> None:
 def test_a_topic_that_is_deleted_meanwhile(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     with Admin(broker.registry) as admin:
         admin.create_topic("stays", 1)
+        admin.change_queue("stays-too", "add")
         there = admin.topics()
         monkeypatch.setattr(admin, "topics", lambda: [*there, "deleted"])
-        assert "stays" in {row["topic"] for row in snapshot(admin, Rates(), 1.0)}
+        kinds = {row["topic"]: row["kind"] for row in snapshot(admin, Rates(), 1.0)}
+        assert (kinds["stays"], kinds["stays-too"]) == ("log", "queue")  # which nobody reads
 
 
 def test_a_topic_that_its_broker_has_no_more_and_the_registry_still_has(broker: Broker, run: Run) -> None:

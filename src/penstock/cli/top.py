@@ -81,7 +81,9 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
     for (topic, kind, name), (done, behind, oldest) in seen.items():
         rows.append(_row(topic, kind, name, rates, now_s, (ends[topic], done), behind, oldest))
     read_by = {row["topic"] for row in rows}
-    rows += [_row(topic, "", "", rates, now_s, (end, 0), 0, 0) for topic, end in ends.items() if topic not in read_by]
+    for topic, end in ends.items():
+        if topic not in read_by:
+            rows.append(_row(topic, "log" if topic in stored else "queue", "", rates, now_s, (end, 0), 0, 0))
     return sorted(rows, key=lambda row: (-float(str(row["in_s"] or 0)), str(row["topic"]), str(row["reader"])))
 
 
