@@ -286,6 +286,18 @@ def test_a_quiet_connection_may_stay(broker: Broker) -> None:
         assert raw.answer() == (200, b"OK")
 
 
+@pytest.mark.parametrize("request_", [PING, post(b"x")], ids=["ASGI", "direct"])
+def test_a_quiet_connection_is_ended_when_the_time_of_now_is_over(request_: bytes) -> None:
+    """It was that of the start, whatever a reload said."""
+    with Broker(lookup_port=-1, lookup_http_port=-1) as broker, Raw(broker) as raw:
+        raw.send(request_)
+        assert raw.answer() == (200, b"OK")
+        broker.call(lambda server: server.change_settings({"idle_timeout_ms": 1_000}, {"idle_timeout_ms"}))
+        raw.send(request_)
+        assert raw.answer() == (200, b"OK")
+        assert raw.ended()
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
