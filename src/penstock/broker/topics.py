@@ -386,7 +386,8 @@ class TopicTable:
         model = self.by_name.get(template)
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
-        count = min(queues if queues > 0 else model.write_queues, model.write_queues)
+        most = min(model.write_queues, self.limits.max_queues_per_topic)  # clients ask for a number of their own
+        count = min(queues, most) if queues > 0 else most
         self.demand_creation(now_ms)
         return self.create(
             name,
