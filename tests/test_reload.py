@@ -81,7 +81,7 @@ def test_by_signal(up: Up) -> None:
     up.file.write_text("[broker\n")
     os.kill(up.process.pid, signal.SIGHUP)
     eventually(lambda: "settings not read, all stay as they were" in sentences(up.log))
-    topics = CliRunner().invoke(main, ["topic", "add", "a", "b", "c", "-n", up.addresses["registry"]])
+    topics = CliRunner().invoke(main, ["topic", "add", "a", "b", "c", "d", "-n", up.addresses["registry"]])
     assert "no more than 3 topics" in topics.output
 
 
