@@ -158,3 +158,13 @@ def test_old_rights_are_asked_for_again(authority: AuthServer) -> None:
 def test_answers_that_are_none(answer: bytes) -> None:
     with pytest.raises(ValueError):
         read_rights(answer)
+
+
+def test_an_answer_is_read_as_nsqd_reads_it() -> None:
+    """The case of names does not matter, and null is an empty text: an auth server in Python that has no page of its user."""
+    told = read_rights(
+        b'{"TTL":60,"Identity":"me","identity_url":null,'
+        b'"Authorizations":[{"Topic":"t","Channels":["c"],"permissions":["publish"]}]}'
+    )
+    assert (told.ttl_s, told.identity, told.identity_url) == (60, "me", "")
+    assert told.grants(b"publish", b"t", b"c", 0)

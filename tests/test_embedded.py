@@ -217,3 +217,11 @@ def test_a_forked_child_ends_without_it() -> None:
 def run_program(code: str) -> subprocess.CompletedProcess[str]:
     where = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parent.parent)}
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=where, timeout=120)
+
+
+@pytest.mark.parametrize("name", ["registry", "lookupd_tcp_address", "statsd_address", "nsq_host"])
+def test_what_is_no_address_is_a_setting_that_cannot_be_obeyed(tmp_path: Path, name: str) -> None:
+    """As a command says it: a ValueError came out of the middle of the start, or nothing was told."""
+    for make in (ThreadedBroker, Broker):
+        with pytest.raises(ConfigError, match=name):
+            make(tmp_path, **{name: "a b"})

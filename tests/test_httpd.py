@@ -135,6 +135,18 @@ def test_a_peer_that_ends_its_side_first(broker: Broker) -> None:
             assert raw.answer() == (200, b"OK")
 
 
+def test_a_name_that_is_not_escaped_is_taken_whole(broker: Broker) -> None:
+    """As nsqd takes it. `/topic/delete?topic=kept#ephemeral` deleted the topic `kept`."""
+    with Raw(broker) as raw:
+        for target in ("/topic/create?topic=kept", "/pub?topic=kept#ephemeral", "/topic/delete?topic=kept#ephemeral"):
+            raw.send(post(b"x", target))
+            assert raw.answer()[0] == 200
+        raw.send(post(b"", "/topic/empty?topic=kept"))
+        assert raw.answer() == (200, b"")
+        raw.send(post(b"", "/topic/empty?topic=kept#ephemeral"))
+        assert raw.answer() == (404, b'{"message":"TOPIC_NOT_FOUND"}')
+
+
 def test_byte_by_byte(broker: Broker) -> None:
     with Raw(broker) as raw:
         raw.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -272,6 +284,18 @@ def test_a_quiet_connection_may_stay(broker: Broker) -> None:
             other.answer()
         raw.send(PING)
         assert raw.answer() == (200, b"OK")
+
+
+@pytest.mark.parametrize("request_", [PING, post(b"x")], ids=["ASGI", "direct"])
+def test_a_quiet_connection_is_ended_when_the_time_of_now_is_over(request_: bytes) -> None:
+    """It was that of the start, whatever a reload said."""
+    with Broker(lookup_port=-1, lookup_http_port=-1) as broker, Raw(broker) as raw:
+        raw.send(request_)
+        assert raw.answer() == (200, b"OK")
+        broker.call(lambda server: server.change_settings({"idle_timeout_ms": 1_000}, {"idle_timeout_ms"}))
+        raw.send(request_)
+        assert raw.answer() == (200, b"OK")
+        assert raw.ended()
 
 
 @pytest.fixture(scope="module")

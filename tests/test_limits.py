@@ -185,6 +185,7 @@ def _topics(broker: Broker) -> bytes:
     assert http(broker.http, "/topic/create?topic=one-of-the-queue-side", b"")[0] == 200
     assert http(broker.http, "/topic/create?topic=two-of-the-queue-side", b"")[0] == 503
     with RawPeer(broker.remoting) as peer:
+        assert peer.send("one-of-the-log-side", b"x").code == 0
         return _told(peer.send("one-more", b"x"))
 
 

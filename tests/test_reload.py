@@ -81,7 +81,7 @@ def test_by_signal(up: Up) -> None:
     up.file.write_text("[broker\n")
     os.kill(up.process.pid, signal.SIGHUP)
     eventually(lambda: "settings not read, all stay as they were" in sentences(up.log))
-    topics = CliRunner().invoke(main, ["topic", "add", "a", "b", "c", "-n", up.addresses["registry"]])
+    topics = CliRunner().invoke(main, ["topic", "add", "a", "b", "c", "d", "-n", up.addresses["registry"]])
     assert "no more than 3 topics" in topics.output
 
 
@@ -110,6 +110,17 @@ def test_what_is_wrong_changes_nothing() -> None:
         ("broker.host", "restart"), ("broker.max_groups", "now"),
     ]  # fmt: skip
     assert server.changed == [{"max_groups": 1}]
+
+
+def test_the_limits_of_a_process_are_its_brokers() -> None:
+    """A registry beside it has them at the start: what changed of its own was taken for both."""
+    server, broker, registry = FakeServer(), BrokerConfig(), RegistryConfig()
+    read = [(replace(broker, max_connections=500), replace(registry, max_connections=5, idle_timeout_ms=1))]
+    reloading = Reloading(server, (broker, registry), lambda: read[0])  # type: ignore[arg-type]
+    assert [change.setting for change in reloading.run()] == ["broker.max_connections"]
+    alone = Reloading(server, (None, registry), lambda: (None, read[0][1]))  # type: ignore[arg-type]
+    assert [change.setting for change in alone.run()] == ["registry.max_connections", "registry.idle_timeout_ms"]
+    assert server.changed == [{"max_connections": 500}, {"max_connections": 5, "idle_timeout_ms": 1}]
 
 
 def test_a_secret_that_changed_is_not_told() -> None:

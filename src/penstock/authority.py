@@ -17,6 +17,7 @@ from typing import NamedTuple
 from penstock.config import BrokerConfig, parts
 from penstock.errors import ConfigError
 from penstock.fronts.nsq.shared import Asking
+from penstock.wire.fastjson import folded
 
 log = logging.getLogger("penstock.auth")
 
@@ -63,8 +64,8 @@ def read_rights(data: bytes) -> Rights:
         told = json.loads(data)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    entries = told.get("authorizations") if isinstance(told, dict) else None
-    ttl = told.get("ttl") if isinstance(told, dict) else None
+    told = folded(told) if isinstance(told, dict) else {}
+    entries, ttl = told.get("authorizations"), told.get("ttl")
     if type(ttl) is not int or ttl <= 0:
         raise ValueError("ttl is not a number of seconds")
     if entries is None:
@@ -78,6 +79,7 @@ def read_rights(data: bytes) -> Rights:
 def _rule(entry: object) -> Rule:
     if not isinstance(entry, dict):
         raise ValueError("an authorization is an object")
+    entry = folded(entry)
     channels, permissions = entry.get("channels") or [], entry.get("permissions") or []
     if not all(isinstance(one, list) for one in (channels, permissions)):
         raise ValueError("channels and permissions are lists")
@@ -93,10 +95,10 @@ def _rule(entry: object) -> Rule:
 
 
 def _text(told: dict[str, object], name: str) -> str:
-    value = told.get(name, "")
-    if not isinstance(value, str):
+    value = told.get(name)
+    if not isinstance(value, str | None):
         raise ValueError(f"{name} is no text")
-    return value
+    return value or ""
 
 
 class Authority:

@@ -20,6 +20,7 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, defaults, load
 from penstock.disk.files import Files
 from penstock.errors import Closed, ConfigError, Locked
+from penstock.fronts.soundness import check_addresses
 
 log = logging.getLogger("penstock.embedded")
 
@@ -38,7 +39,9 @@ def _configs(folder: Path, settings: dict[str, object]) -> tuple[BrokerConfig, R
         name: getattr(broker, name) for name in ("data", "host", "insecure", "allowed_hosts", "broadcast_address")
     }
     free = dict.fromkeys(("registry_port", "lookup_port", "lookup_http_port"), 0)
-    return broker, load(RegistryConfig, "registry", None, shared | free | told, {})
+    registry = load(RegistryConfig, "registry", None, shared | free | told, {})
+    check_addresses(broker, registry)
+    return broker, registry
 
 
 class Addresses:

@@ -55,7 +55,6 @@ class Httpd:
         self.config = uvicorn.Config(
             self._timed, interface="asgi3", http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None,
             access_log=False, proxy_headers=False, server_header=False, date_header=False,
-            timeout_keep_alive=max(1, net.limits.idle_timeout_ms // 1_000),
         )  # fmt: skip
         self.config.load()
         self.state = ServerState()
@@ -327,6 +326,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The next request that waits begins."""
+        self.timeout_keep_alive = max(1, self._net.limits.idle_timeout_ms // 1_000)  # a reload may have changed it
         super().on_response_complete()
         self._wait_or_parse()
 
@@ -374,7 +374,7 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = True
 
     def on_url(self, url: bytes) -> None:
-        super().on_url(url)
+        super().on_url(url.replace(b"#", b"%23"))  # no fragment is sent: it is part of a name, as `t#ephemeral`
         if len(self.url) > self._net.limits.max_http_url_size:
             self._stop(414, "URI_TOO_LONG", "http_url")
 

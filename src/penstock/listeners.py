@@ -10,17 +10,17 @@ from contextlib import suppress
 
 from penstock.errors import ConfigError
 from penstock.fronts.flags import join
-from penstock.fronts.soundness import check_reach
+from penstock.fronts.soundness import REACHED, check_reach
 
 
-def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
+def bind(host: str, port: int, insecure: bool, flag: str, reached: str = REACHED) -> socket.socket:
     """A bound socket; a host with a slash in it is the path of a Unix socket.
 
-    ConfigError where another machine could reach it and nobody said it may, or the port is taken.
+    ConfigError where another machine could reach it and nobody said it may (`reached` says how), or the port is taken.
     """
     if "/" in host:
         return _bind_path(host)
-    check_reach(host, insecure)
+    check_reach(host, insecure, reached)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -79,6 +79,8 @@ class Reloading:
                 raise ConfigError(f"log_level cannot be {after.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
             for name in before.__struct_fields__:
                 old, new = getattr(before, name), getattr(after, name)
+                if role == "registry" and self.configs[0] is not None and name in LIMITS:
+                    continue  # the broker's are those of the process
                 if old != new:
                     changes.append(Change(f"{role}.{name}", old, new, "now" if name in AT_ONCE else "restart"))
         self._apply({change.setting.partition(".")[2]: change.after for change in changes if change.effect == "now"})

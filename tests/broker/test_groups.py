@@ -9,6 +9,8 @@ import pytest
 from broker.queueside import Side
 from penstock.broker.groups import GroupTable, OffsetTable, lag, oldest_ms
 from penstock.errors import Refused
+from penstock.limits import Limits
+from penstock.wire.names import SYSTEM_GROUPS
 
 
 def test_groups() -> None:
@@ -27,6 +29,25 @@ def test_groups() -> None:
     smartgo = GroupTable()
     smartgo.load({"T": {"groupName": "h", "retryMaxTimes": 7}, "dataVersion": {"counter": 3, "timestamp": 9}})
     assert (smartgo.by_name["h"].retry_max, smartgo.version["counter"]) == (7, 3)
+
+
+def test_there_is_room_for_so_many() -> None:
+    limits = Limits(max_groups=2 + len(SYSTEM_GROUPS))
+    groups = GroupTable(limits=limits)
+    groups.find("a", 5)
+    for names in (("b", "c"), ("b", "c", "a")):
+        with pytest.raises(Refused, match="no more than"):
+            groups.demand_room(names)
+    groups.demand_room(("b", "b", "a"))
+    groups.find("b", 5)
+    groups.demand_room(("a", "b"))
+    with pytest.raises(Refused):
+        groups.find("c", 5)
+    assert limits.reached["groups"] == 3
+    groups.update({"groupName": "c"}, 6)  # a slave has all that its master has
+    groups.delete("b", 7)
+    groups.delete("c", 7)
+    assert groups.find("d", 8).name == "d"
 
 
 def test_offsets() -> None:

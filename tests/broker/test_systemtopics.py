@@ -9,6 +9,7 @@ import pytest
 from broker.queueside import Side
 from penstock.broker.systemtopics import is_system_topic
 from penstock.config import BrokerConfig
+from penstock.errors import Refused
 
 CONFIG = BrokerConfig(cluster_name="C", broker_name="B")
 
@@ -30,6 +31,22 @@ def test_they_are_there_after_every_start(tmp_path: Path) -> None:
     assert all(side.broker.is_system_topic(name.decode()) for name in made)
     side.reopen(clean=False)
     assert set(side.broker.topics.by_name) == made
+    side.close()
+
+
+def test_they_do_not_count_against_the_limit(tmp_path: Path) -> None:
+    """With max_topics below sixteen no topic could be made, and nobody saw one."""
+    side = Side(tmp_path, max_topics=2)
+    for _ in range(2):
+        topics = side.broker.topics
+        for name in (b"one", b"two"):
+            topics.create(name, 1, 1, now_ms=side.broker.now_ms)
+        with pytest.raises(Refused, match="no more than 2 topics"):
+            topics.create(b"three", 1, 1, now_ms=side.broker.now_ms)
+        topics.delete(b"one", side.broker.now_ms)
+        topics.create(b"three", 1, 1, now_ms=side.broker.now_ms)
+        topics.delete(b"three", side.broker.now_ms)
+        side.reopen(clean=True)
     side.close()
 
 

@@ -12,6 +12,8 @@ from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.broker.topics import TopicTable
 from penstock.disk.files import Files
+from penstock.errors import Refused
+from penstock.limits import Limits
 from penstock.log.consumequeue import ConsumeQueue
 
 
@@ -41,6 +43,17 @@ def test_a_topic_is_made_from_the_template() -> None:
     assert retry is not None
     assert (retry.queue_count, retry.is_retry) == (1, True)
     assert topics.version["counter"] == 3
+
+
+def test_a_topic_of_its_first_use_has_no_more_queues_than_it_may() -> None:
+    """Clients ask for four, whatever the broker allows: their first sends were all refused."""
+    topics = table(limits=Limits(max_queues_per_topic=2))
+    for asked, name in enumerate((b"Any", b"One", b"Two", b"Three", b"Four")):
+        made = topics.create_from_template(name, b"TBW102", asked, 1000)
+        assert made is not None
+        assert made.queue_count == (min(asked, 2) or 2)
+    with pytest.raises(Refused, match="a topic has 0 to 2 queues, not 3"):  # of one that is asked for
+        topics.create(b"Wide", 3, 3)
 
 
 def test_creation_can_be_off() -> None:

@@ -55,3 +55,41 @@ def test_what_is_checked_is_what_is_started(tmp_path: Path) -> None:
     assert (clash.exit_code, "are both 4160" in clash.output, "--role broker" in clash.output) == (2, True, True)
     for role in ("broker", "registry"):
         assert typed(*given, "--role", role).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "environment", "host"),
+    [
+        ("", "", {}, "127.0.0.1"),
+        ('[broker]\nhost = "127.0.0.2"\n', "", {}, "127.0.0.2"),
+        ('[broker]\nhost = "127.0.0.2"\n[registry]\nhost = "127.0.0.3"\n', "", {}, "127.0.0.3"),
+        ('[registry]\nhost = "127.0.0.3"\n', "", {"PENSTOCK_REGISTRY__HOST": "127.0.0.4"}, "127.0.0.4"),
+        ('[registry]\nhost = "127.0.0.3"\n', "--host 127.0.0.5", {"PENSTOCK_REGISTRY__HOST": "127.0.0.4"}, "127.0.0.5"),
+        ('[registry]\nhost = "127.0.0.3"\n', "--set host=127.0.0.6 --host 127.0.0.5", {}, "127.0.0.6"),
+        ("", "--set registry.host=127.0.0.7 --host 127.0.0.5", {}, "127.0.0.7"),
+    ],
+)
+def test_a_registry_beside_a_broker_has_what_is_said_of_it(
+    tmp_path: Path, file: str, words: str, environment: dict[str, str], host: str
+) -> None:
+    """`penstock up` had the broker's, its default too, whatever the file and the environment said of the registry."""
+    given = tmp_path / "p.toml"
+    given.write_text(file)
+    call = ["doctor", "--json", "--data", str(tmp_path), "--config", str(given), *words.split()]
+    done = CliRunner().invoke(main, call, env=environment)
+    rows = {row["listener"]: row for row in map(json.loads, done.output.splitlines())}
+    assert rows["registry"]["address"] == f"{host}:9876"
+    assert rows["registry"]["advice"] == ""
+
+
+def test_a_registry_may_be_open_where_the_broker_is_not(tmp_path: Path) -> None:
+    given = tmp_path / "p.toml"
+    given.write_text('[registry]\nhost = "0.0.0.0"\ninsecure = true\n')
+    done = CliRunner().invoke(main, ["doctor", "--json", "--data", str(tmp_path), "--config", str(given)])
+    rows = {row["listener"]: row for row in map(json.loads, done.output.splitlines())}
+    assert "it will not start" not in rows["registry"]["advice"]
+    assert rows["registry"]["reached_by"] == "others"
+    given.write_text('[registry]\nhost = "0.0.0.0"\n[broker]\nhost = "127.0.0.1"\n')
+    done = CliRunner().invoke(main, ["doctor", "--json", "--data", str(tmp_path), "--config", str(given)])
+    rows = {row["listener"]: row for row in map(json.loads, done.output.splitlines())}
+    assert "it will not start" in rows["lookup http"]["advice"]

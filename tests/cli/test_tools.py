@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from client.scripted import Scripted
+from client.steps import peer
 from penstock import Admin, Message, Producer
 from penstock.cli.main import main
 from penstock.cli.tools import (
@@ -219,3 +223,19 @@ def test_a_moment_long_past_is_now_and_one_too_far_away_is_refused() -> None:
         assert due_ms(None, moment) == 0
     with pytest.raises(click.BadParameter, match="9999"):
         due_ms("999999999999d", None)
+
+
+@pytest.mark.parametrize(
+    "words", ["topic ls", "channel ls", "client ls --of T", "peek T", "topic purge T -f", "dlq ls"]
+)
+async def test_rows_that_lack_what_is_printed_make_no_sense(words: str) -> None:
+    """They ended in a traceback: a KeyError of whatever printed them."""
+    script = Scripted()
+    rows = {"rows": [{}], "topics": [{}], "queues": [{}], "next": None}
+    script.replies = {code: partial(RemotingCommand.reply, body=dumps(rows)) for code in RequestCode}
+    async with peer(script.answer) as address:
+        for flag in ([], ["--json"]):
+            result = await asyncio.to_thread(CliRunner().invoke, main, [*words.split(), "-n", address, *flag])
+            if words != "peek T" or not flag:  # which shows a row as it came
+                assert result.exit_code == 1
+                assert "penstock: the answer of a broker makes no sense: it has no '" in result.output

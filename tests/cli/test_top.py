@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import cast
 
 import pytest
@@ -43,12 +44,33 @@ def test_both_kinds(run: Run, broker: Broker) -> None:
     assert {"topic", "lag"} <= set(run("top", "--count", "1", rows=True)[0])
 
 
+def test_a_channel_of_a_log_topic_is_one_row(broker: Broker) -> None:
+    """It has committed offsets, as a group has: it had two rows, which counted with one another's counters."""
+    host, _, port = broker.nsq.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), 20) as consumer,
+        Producer(broker.registry) as producer,
+        Admin(broker.registry) as admin,
+    ):
+        admin.create_topic("both", 1)
+        consumer.sendall(b"  V2SUB both c\nRDY 1\n")
+        assert consumer.recv(10) == b"\0\0\0\6\0\0\0\0OK"
+        producer.send(Message("both", b"x"))
+        message = consumer.recv(100)
+        consumer.sendall(b"FIN %s\n" % message[18:34])
+        eventually(lambda: any(queue.topic == "both" for queue in admin.all_group_stats().get("c", ())))
+        (row,) = [row for row in snapshot(admin, Rates(), 1.0) if row["topic"] == "both"]
+        assert (row["kind"], row["reader"]) == ("log", "c")
+
+
 def test_a_topic_that_is_deleted_meanwhile(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     with Admin(broker.registry) as admin:
         admin.create_topic("stays", 1)
+        admin.change_queue("stays-too", "add")
         there = admin.topics()
         monkeypatch.setattr(admin, "topics", lambda: [*there, "deleted"])
-        assert "stays" in {row["topic"] for row in snapshot(admin, Rates(), 1.0)}
+        kinds = {row["topic"]: row["kind"] for row in snapshot(admin, Rates(), 1.0)}
+        assert (kinds["stays"], kinds["stays-too"]) == ("log", "queue")  # which nobody reads
 
 
 def test_a_topic_that_its_broker_has_no_more_and_the_registry_still_has(broker: Broker, run: Run) -> None:

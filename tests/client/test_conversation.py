@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pytest
 
 from penstock.client import requests
-from penstock.client.conversation import Call, Conversation, Directory, Patience, number
+from penstock.client.conversation import (
+    Call,
+    Conversation,
+    Directory,
+    Patience,
+    Senseless,
+    Unaskable,
+    check_texts,
+    making_sense,
+    number,
+)
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.wire.codes import RequestCode, ResponseCode
@@ -143,3 +154,14 @@ def test_who_is_asked_says_how_many_are_still_to_be_asked() -> None:
     talk = Directory("reg:1").ask_queue(QUEUE, RemotingCommand(30))
     assert next(talk).among == 1
     assert talk.send(route_to("a:1")).among == 0
+
+
+def test_an_answer_that_makes_no_sense_is_said_once_to_be_one() -> None:
+    """Whatever the error within begins with: it is known by its class."""
+    with pytest.raises(Senseless) as told, making_sense("b"), making_sense("a"):
+        raise WireError("the answer of nobody", "body")
+    for error in (told.value, pickle.loads(pickle.dumps(told.value))):
+        assert str(error) == "the answer of a makes no sense: the answer of nobody"
+        assert (error.who, error.limit) == ("a", "body")
+    with pytest.raises(Unaskable, match="topic is text, not 5"), making_sense("a"):
+        check_texts(RemotingCommand(1, {"topic": 5}))  # type: ignore[dict-item]

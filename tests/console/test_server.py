@@ -41,8 +41,9 @@ def test_a_process_of_its_own(broker: Broker) -> None:
 
 
 def test_it_is_not_opened_to_others_by_accident() -> None:
-    with pytest.raises(ConfigError, match="other machines"):
+    with pytest.raises(ConfigError, match="other machines") as refused:
         run(Settings(host="0.0.0.0", port=0), PLAIN)
+    assert "say --insecure " in refused.value.hint  # its own flag: it has no --set, and users are the broker's
 
 
 def test_settings_make_a_console() -> None:

@@ -39,10 +39,22 @@ async def test_refusals(broker: Broker) -> None:
         await Upstream("http://127.0.0.1:9", PLAIN).get("/api/snapshot")
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host/path", "http://[::1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host", "http://", "http://host/path", "http://[::1", "host:port", "host:99999", "host:0", "a b", "http://a?b",
+        "user:secret@host:4151", "::1:x",
+    ],
+)  # fmt: skip
 def test_what_is_no_address(url: str) -> None:
-    with pytest.raises((ConfigError, ValueError)):
+    with pytest.raises(ConfigError, match="is no address of a broker's HTTP port"):
         Upstream(url, PLAIN)
+
+
+@pytest.mark.parametrize("url", ["zzz", "zzz:1", "[::1]:4151", "https://zzz/", "HTTP://zzz", "[::1]"])
+def test_what_is_one(url: str) -> None:
+    """Whether somebody is there is another question."""
+    assert Upstream(url, PLAIN).url.startswith("http")
 
 
 async def test_what_answers_is_no_broker(broker: Broker) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+
+import pytest
+
 from penstock.delivery.waiters import Outcome, Positions, Waiter, Waiters
 
 
@@ -45,6 +49,25 @@ def test_a_waiter_parks_again() -> None:
         waiters.park(waiter)
         assert waiters.wake("k") == [waiter]
     assert len(waiters._by_deadline) < 200
+
+
+def test_parking_again_is_not_paid_for_by_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whom no news is for park again and again; the entries they leave behind are looked through now and then."""
+    waiters = Waiters()
+    looked: list[int] = []
+    heapify = heapq.heapify
+    monkeypatch.setattr(heapq, "heapify", lambda heap: (looked.append(len(heap)), heapify(heap)))
+    for key in range(100):
+        for _ in range(4):
+            waiters.park(Waiter(key, 0, 30_000 + key))
+    for _ in range(5):
+        for key in range(100):
+            for waiter in waiters.wake(key):
+                assert waiters.park(waiter)
+    assert sum(looked) < 5 * 400 + 400
+    assert waiters.count == 400
+    assert len(waiters.due(30_049)) == 200
+    assert waiters.next_ms() == 30_050
 
 
 def test_positions_are_told_in_order_and_once() -> None:

@@ -54,6 +54,15 @@ def connect(lookupd: Lookupd, remote: str = "127.0.0.1:5", **told: Any) -> Looku
     return session
 
 
+async def test_fields_of_any_case(lookupd: Lookupd) -> None:
+    """As nsqlookupd 1.3.0 reads them: a client that writes its own names as they are in Go was told that they are missing."""
+    told = {"Hostname": "h", "BROADCAST_ADDRESS": "b", "Version": "1", "TCP_Port": 1, "http_port": 2, "HTTP_Port": None}
+    session = lookupd.session("127.0.0.1:5", lambda: None)
+    assert b'"version"' in say(session, b"  V1" + identify(told))
+    (node,) = json.loads((await ask(LookupHttp(lookupd), "GET", "/nodes")).body)["producers"]
+    assert (node["hostname"], node["broadcast_address"], node["tcp_port"], node["http_port"]) == ("h", "b", 1, 2)
+
+
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [
@@ -68,6 +77,7 @@ def connect(lookupd: Lookupd, remote: str = "127.0.0.1:5", **told: Any) -> Looku
         (identify_as(epoch=1 << 63), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (identify_as(replica_set=7), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (b"  V1IDENTIFY\n" + frame(b"{}"), b"E_BAD_BODY IDENTIFY missing fields"),
+        (b"  V1IDENTIFY\n" + frame(b"null"), b"E_BAD_BODY IDENTIFY missing fields"),
         (b"  V1IDENTIFY\n\xff\xff\xff\xff", b"E_BAD_BODY IDENTIFY invalid body size -1"),
         (b"  V1IDENTIFY\n\x7f\xff\xff\xff", b"E_BAD_BODY IDENTIFY body too big 2147483647 > 65536"),
         (b"  V1REGISTER t\n", b"E_INVALID client must IDENTIFY"),

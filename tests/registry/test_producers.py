@@ -28,6 +28,16 @@ def test_names_stay_and_ephemeral_ones_go() -> None:
     assert one.peer_info()["broadcast_address"] == "a"
 
 
+def test_the_channels_of_an_ephemeral_topic_go_with_it() -> None:
+    """nsqlookupd keeps those that are not ephemeral themselves: the next topic of the name would have them at every nsqd, as
+    channels that nobody reads.
+    """
+    made, one = tables()
+    made.register(one, "p#ephemeral", "c")
+    made.unregister(one, "p#ephemeral")
+    assert (made.channels_of("p#ephemeral"), made.lookup("p#ephemeral", 5)) == ([], None)
+
+
 def test_a_second_producer_of_a_topic() -> None:
     made, one = tables()
     other = producer("b")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import WireError
-from penstock.wire.fastjson import Pairs, dumps, loads
+from penstock.wire.fastjson import Pairs, dumps, folded, loads
 
 QUEUE = {"brokerName": "b", "queueId": 0, "topic": "T"}
 
@@ -19,6 +19,10 @@ def test_java_dialect() -> None:
         "offsetTable": Pairs([(QUEUE, {"maxOffset": 5})])
     }
     assert loads(b'{"a" : [1, -2.5, true, null, {}, []]}') == {"a": [1, -2.5, True, None, {}, []]}
+
+
+def test_names_as_go_finds_them() -> None:
+    assert folded({"A": 1, "a": 2, "B": 3, "b": None, "c": None}) == {"a": 2, "b": 3, "c": None}
 
 
 def test_written_for_java() -> None:

@@ -50,6 +50,7 @@ def make_system_topics(config: BrokerConfig, topics: TopicTable, levels: int) ->
     sinks = topics.get(names.SINK_TOPIC)
     if sinks is None or not sinks.queues:
         make(names.SINK_TOPIC, 1, 1, PERM_READ, announce=False, level=LEVEL_DISK)
+    topics.leave_out([TEMPLATE_TOPIC, names.SINK_TOPIC, *(name for name, _, _ in wanted)])
 
 
 def is_system_topic(config: BrokerConfig, name: str) -> bool:

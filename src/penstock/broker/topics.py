@@ -295,12 +295,17 @@ class TopicTable:
         self.auto_create = auto_create
         self.default_queues = default_queues
         self.by_name: dict[bytes, LogTopic] = {}
+        self._own = 0  # topics that the broker needs for itself
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
         self.behind: set[bytes] = set()  # topics with queues that end below their floors: a copy has yet to come so far
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[bytes], None]] = []
         self._taken: Callable[[bytes], bool] = lambda name: False
         self._seen: Callable[[int], int | None] = lambda level: None
+
+    def leave_out(self, own: Iterable[bytes]) -> None:
+        """These are the broker's own: nobody sees them, and they do not count against the limit."""
+        self._own = sum(name in self.by_name for name in own)
 
     def share_names_with(self, taken: Callable[[bytes], bool]) -> None:
         """`taken(name)` says whether a queue topic has the name already."""
@@ -338,7 +343,7 @@ class TopicTable:
             raise Refused(f"a topic has 0 to {most} queues, not {max(read_queues, write_queues)}")
         topic = self.by_name.get(name)
         if topic is None:
-            if announce and len(self.by_name) >= limits.max_topics:
+            if announce and len(self.by_name) - self._own >= limits.max_topics:
                 limits.count("topics")
                 raise LimitReached(
                     f"no more than {limits.max_topics} topics",
@@ -386,7 +391,8 @@ class TopicTable:
         model = self.by_name.get(template)
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
-        count = min(queues if queues > 0 else model.write_queues, model.write_queues)
+        most = min(model.write_queues, self.limits.max_queues_per_topic)  # clients ask for a number of their own
+        count = min(queues, most) if queues > 0 else most
         self.demand_creation(now_ms)
         return self.create(
             name,

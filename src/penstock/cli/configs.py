@@ -97,7 +97,7 @@ def config_check(as_json: bool, file: str | None, data: str | None, settings: tu
     broker = load(BrokerConfig, "broker", file, said["broker"]) if "broker" in checked else None
     registry = load(RegistryConfig, "registry", file, said["registry"]) if "registry" in checked else None
     roles = both(data, None, file, settings, {}) if role == "up" else (broker, registry)
-    # `up` passes over some of what is said of the registry alone.
+    # `up` has one folder and one file of users, whatever is said of the registry alone.
     for some in ((broker, None), (None, registry), roles):
         check_settings(*some)
         check_addresses(*some)

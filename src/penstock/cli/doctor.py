@@ -12,6 +12,7 @@ from penstock.limits import is_loopback
 from penstock.tls import server_tls, share_certificate
 
 Row = dict[str, object]
+REGISTRYS = ("registry", "lookup", "lookup http")
 
 
 def rows(broker: BrokerConfig, registry: RegistryConfig) -> list[Row]:
@@ -26,7 +27,8 @@ def rows(broker: BrokerConfig, registry: RegistryConfig) -> list[Row]:
             advice = "it will not start: set ha_secret_file"
             if broker.ha_secret_file:
                 advice = "replication is not encrypted: let it run over a network of your own, or a tunnel"
-        if not advice and not here and not users and not broker.insecure:
+        insecure = registry.insecure if name in REGISTRYS else broker.insecure
+        if not advice and not here and not users and not insecure:
             advice = "it will not start: make users with `penstock user add`, or bind to 127.0.0.1"
         elif not advice and not here and tls in ("off", "no certificate"):
             advice = "whoever listens can read along: set tls_cert and tls_key"

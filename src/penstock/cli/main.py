@@ -26,6 +26,7 @@ REFUSED = 4  # this user may not
 HINTS = {
     "NotConnected": "Does it run there? `penstock up` starts one of each; -n, or `penstock context use`, names another.",
     "ConnectionLost": "Is that the port of a registry (9876) or broker (10911), and does it want TLS (PENSTOCK_TLS)?",
+    "Senseless": "Which version runs there? `penstock broker ls` tells each one's.",
     "NoRoute": "`penstock topic ls`, `penstock channel ls` and `penstock broker ls` list what there is.",
     "TimedOut": "`penstock status HOST:4151` says whether it serves; where it is slow, the call may go through later.",
 }
@@ -371,21 +372,23 @@ def both(
     from msgspec.structs import replace
 
     from penstock.access.rights import users_file
-    from penstock.config import BrokerConfig, RegistryConfig, load
+    from penstock.config import BrokerConfig, RegistryConfig, load, sources
     from penstock.fronts.soundness import check_addresses
 
     said = set_flags(settings, "broker", "registry")
     registrys = ("registry_port", "lookup_port", "lookup_http_port")
     own = {name: port for name, port in ports.items() if name in registrys} | said["registry"]
     brokers = {name: port for name, port in ports.items() if name not in registrys} | said["broker"]
-    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | brokers)
+    brokers = {name: value for name, value in (("data", data), ("host", host)) if value is not None} | brokers
+    broker = load(BrokerConfig, "broker", config, brokers)
     broker = replace(broker, users=str(users_file(broker.users, broker.data)))  # one file for all of them
-    # What the two have in common is set for both.
-    shared = (
-        "data", "host", "insecure", "users", "failed_logins_per_minute", "allowed_hosts", "broadcast_address", "log_level",
-        "log_format",
-    )  # fmt: skip
-    registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
+    # What the two have in common is set for both; of `apart` the registry may have its own.
+    as_one = {name: getattr(broker, name) for name in ("data", "users", "failed_logins_per_minute")}
+    apart = ("host", "insecure", "allowed_hosts", "broadcast_address", "log_level", "log_format")
+    flags = as_one | {name: brokers[name] for name in apart if name in brokers} | own
+    registry = load(RegistryConfig, "registry", config, flags)
+    own_words = sources("registry", config, flags)
+    registry = replace(registry, **{name: getattr(broker, name) for name in apart if name not in own_words})
     check_addresses(broker, registry)
     return broker, registry
 

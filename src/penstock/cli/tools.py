@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
 
 import click
 
@@ -78,6 +79,17 @@ class Whole(click.Group):
 
 
 def with_registry(command: Command) -> Command:
+    """The option of every command that asks a cluster; what is missing from the rows that it is told makes no sense."""
+
+    @wraps(command)
+    def asking(*args: object, **given: object) -> object:
+        try:
+            return command(*args, **given)
+        except KeyError as error:
+            from penstock.client.conversation import Senseless
+
+            raise Senseless("a broker", f"it has no {error}") from error
+
     return click.option(
         "-n",
         "--registry",
@@ -85,7 +97,7 @@ def with_registry(command: Command) -> Command:
         envvar="PENSTOCK_REGISTRY",
         show_default="that of `penstock context use`, else 127.0.0.1:9876",
         help="host:port;host:port",
-    )(command)
+    )(cast(Command, asking))
 
 
 def _registry() -> str:

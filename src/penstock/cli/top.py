@@ -45,24 +45,6 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
         except BrokerRefused as error:  # deleted at its broker alone: name servers keep what they have heard
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-    for group, queues in admin.all_group_stats().items():
-        for topic in {queue.topic for queue in queues}:
-            of = [stats for queue, stats in queues.items() if queue.topic == topic]
-            if topic in ends:
-                lag_ms = [stats.lag_ms for stats in of if stats.lag_ms is not None]
-                read = sum(stats.committed for stats in of)
-                rows.append(
-                    _row(
-                        topic,
-                        "log",
-                        group,
-                        rates,
-                        now_s,
-                        (ends[topic], read),
-                        sum(s.lag for s in of),
-                        max(lag_ms, default=0),
-                    )
-                )
     stored = dict(ends)
     seen: dict[
         tuple[str, str, str], tuple[int, int, int | None]
@@ -78,10 +60,30 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
             oldest = None if age_ms is None or oldest_ms is None else max(age_ms, oldest_ms)
             done = before + int(channel["messages"]) - behind
             seen[topic, kind, channel["channel"]] = (done, more + behind, oldest)
+    for group, queues in admin.all_group_stats().items():
+        for topic in {queue.topic for queue in queues}:
+            of = [stats for queue, stats in queues.items() if queue.topic == topic]
+            if topic in stored and (topic, "log", group) not in seen:  # a channel of that name is the same reader
+                lag_ms = [stats.lag_ms for stats in of if stats.lag_ms is not None]
+                read = sum(stats.committed for stats in of)
+                rows.append(
+                    _row(
+                        topic,
+                        "log",
+                        group,
+                        rates,
+                        now_s,
+                        (stored[topic], read),
+                        sum(s.lag for s in of),
+                        max(lag_ms, default=0),
+                    )
+                )
     for (topic, kind, name), (done, behind, oldest) in seen.items():
         rows.append(_row(topic, kind, name, rates, now_s, (ends[topic], done), behind, oldest))
     read_by = {row["topic"] for row in rows}
-    rows += [_row(topic, "", "", rates, now_s, (end, 0), 0, 0) for topic, end in ends.items() if topic not in read_by]
+    for topic, end in ends.items():
+        if topic not in read_by:
+            rows.append(_row(topic, "log" if topic in stored else "queue", "", rates, now_s, (end, 0), 0, 0))
     return sorted(rows, key=lambda row: (-float(str(row["in_s"] or 0)), str(row["topic"]), str(row["reader"])))
 
 

@@ -149,19 +149,40 @@ def checked(answer: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingC
     return answer
 
 
+class Unaskable(TypeError):
+    """An argument that no request can hold: the caller's mistake."""
+
+
+class Senseless(WireError):
+    """An answer that is nothing that was asked for; it names who gave it."""
+
+    def __init__(self, who: str, why: str, limit: str = "") -> None:
+        super().__init__(f"the answer of {who} makes no sense: {why}", limit)
+        self.who = who
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[Senseless], tuple[str, str, str]]:
+        return type(self), (self.who, self.why, self.limit)
+
+
+def check_texts(command: RemotingCommand) -> None:
+    """Unaskable where a field of a request is no text: JSON would hold it, and the broker take it for another name."""
+    for name, value in command.ext.items():
+        if not isinstance(value, str):
+            raise Unaskable(f"{name} is text, not {value!r}")
+
+
 @contextmanager
 def making_sense(who: str) -> Iterator[None]:
     """Around what reads an answer: WireError, which names who gave it, where that is nothing that was asked for."""
     try:
         yield
-    except UnicodeEncodeError:  # of what is asked for, which no request can hold
+    except (Senseless, Unaskable, UnicodeEncodeError):  # told already, or of what is asked for
         raise
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise WireError(f"the answer of {who} makes no sense: {error!r}") from error
+        raise Senseless(who, repr(error)) from error
     except WireError as error:
-        if str(error).startswith("the answer of "):
-            raise
-        raise WireError(f"the answer of {who} makes no sense: {error}", error.limit) from error
+        raise Senseless(who, str(error), error.limit) from error
 
 
 def of_log(route: Route) -> Route:

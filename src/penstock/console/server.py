@@ -25,6 +25,7 @@ from penstock.security import Security
 
 BROKER = "http://127.0.0.1:4151"
 NICE = 10  # a broker that shares the cores goes first
+REACHED = "Bind to 127.0.0.1, with a proxy before it that asks who one is, or say --insecure if that is what you want."
 PATIENCE_S = 10.0  # so long a request may take to arrive, and the first one to begin
 HEAD_BYTES_MAX = 32 << 10
 PIPELINED_MAX = 16  # requests that wait behind one
@@ -57,7 +58,8 @@ def console_of(settings: Settings, security: Security) -> Console:
 
 def run(settings: Settings, security: Security) -> None:
     """Run until SIGTERM or SIGINT, or the end of standard input where that was asked for. ConfigError for the port."""
-    listener = bind(settings.host, settings.port, settings.insecure, "--port (of `penstock up`: --console-port)")
+    flag = "--port (of `penstock up`: --console-port)"
+    listener = bind(settings.host, settings.port, settings.insecure, flag, REACHED)
     listener.listen()  # whoever reads the line may connect
     console = console_of(settings, security)
     yield_to_others()

@@ -14,12 +14,15 @@ import msgspec
 
 from penstock.errors import ConfigError, PenstockError
 from penstock.security import Security
+from penstock.wire.addresses import split_address
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 256 << 20
 FRESH_S = 1.0  # an answer is as good as new for so long …
 SHARE = 100  # … or for so many times what it took: the broker is not kept busy by those who look …
 SHARE_OF_ALL = 60  # … or so many times what all answers took that are looked at, however many pages are open
+
+EMPTY = (("", "", ""), ("/", "", ""))  # behind host and port
 
 Json = Any  # what a broker told
 
@@ -55,11 +58,16 @@ class Upstream(Source):
     """One broker by its HTTP API."""
 
     def __init__(self, url: str, security: Security, clock: Callable[[], float] = time.monotonic) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-            raise ConfigError(f"{url!r} is no address of a broker's HTTP port", "Such as http://127.0.0.1:4151")
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            if parts.scheme not in ("http", "https") or (parts.path, parts.query, parts.fragment) not in EMPTY:
+                raise ValueError(url)
+            self._host, self._port = split_address(parts.netloc, 443 if parts.scheme == "https" else 4151)
+        except ValueError:
+            raise ConfigError(
+                f"{url!r} is no address of a broker's HTTP port", "Such as http://127.0.0.1:4151"
+            ) from None
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 4151)
         self._secure = parts.scheme == "https"
         self._security = security
         self._clock = clock

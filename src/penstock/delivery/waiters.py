@@ -22,15 +22,18 @@ class Owner(Protocol):
 
 
 class Waiter:
-    """One parked request. Whoever parks it makes a kind of its own, with what is needed to run it again."""
+    """One parked request. Whoever parks it makes a kind of its own, with what is needed to run it again.
 
-    __slots__ = ("deadline_ms", "key", "live", "owner")
+    `number` is that of its entry by deadline; 0: it is not parked. One that parks again has another: the old entry is dead.
+    """
+
+    __slots__ = ("deadline_ms", "key", "number", "owner")
 
     def __init__(self, key: Hashable, owner: Owner, deadline_ms: int) -> None:
         self.key = key
         self.owner = owner
         self.deadline_ms = deadline_ms
-        self.live = True
+        self.number = 0
 
 
 class Waiters:
@@ -47,9 +50,9 @@ class Waiters:
         """Take one in; False when there are `limit` already."""
         if self.count >= self.limit:
             return False
-        waiter.live = True
         self._by_key.setdefault(waiter.key, []).append(waiter)
         self._number += 1
+        waiter.number = self._number
         heapq.heappush(self._by_deadline, (waiter.deadline_ms, self._number, waiter))
         self.count += 1
         return True
@@ -65,11 +68,11 @@ class Waiters:
         """Everyone who waits for this key; they are not parked any more."""
         woken = self._by_key.pop(key, [])
         for waiter in woken:
-            waiter.live = False
+            waiter.number = 0
         self.count -= len(woken)
         if len(self._by_deadline) > 2 * self.count + 64:
             # Entries of woken waiters lie in the heap until their deadline: not more of them than of live ones.
-            self._by_deadline = [entry for entry in self._by_deadline if entry[2].live]
+            self._by_deadline = [entry for entry in self._by_deadline if entry[1] == entry[2].number]
             heapq.heapify(self._by_deadline)
         return woken
 
@@ -78,8 +81,8 @@ class Waiters:
         found = []
         heap = self._by_deadline
         while heap and heap[0][0] <= mono_ms:
-            waiter = heapq.heappop(heap)[2]
-            if waiter.live:
+            _, number, waiter = heapq.heappop(heap)
+            if waiter.number == number:
                 self._unlink(waiter)
                 found.append(waiter)
         return found
@@ -87,7 +90,7 @@ class Waiters:
     def next_ms(self) -> int | None:
         """The earliest deadline, or None."""
         heap = self._by_deadline
-        while heap and not heap[0][2].live:
+        while heap and heap[0][1] != heap[0][2].number:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
@@ -98,7 +101,7 @@ class Waiters:
                 self._unlink(waiter)
 
     def _unlink(self, waiter: Waiter) -> None:
-        waiter.live = False
+        waiter.number = 0
         self.count -= 1
         waiters = self._by_key[waiter.key]
         waiters.remove(waiter)

@@ -216,8 +216,9 @@ def _producer(body: bytes, remote: str) -> Producer:
         told = msgspec.json.decode(body)
     except (*fastjson.BAD_JSON, WireError):
         raise undecodable from None
-    if not isinstance(told, dict):
+    if not isinstance(told, dict | None):
         raise undecodable
+    told = fastjson.folded(told or {})
     texts = {}
     for name in ("hostname", "broadcast_address", "version", "topology_zone", "topology_region", "replica_set"):
         value = told.get(name) or ""

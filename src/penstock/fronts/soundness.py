@@ -80,16 +80,18 @@ def check_files(broker: BrokerConfig | None, registry: RegistryConfig | None) ->
         security_of(broker.security or None)
 
 
-def check_reach(host: str, insecure: bool) -> None:
-    """ConfigError where another machine could reach it and nobody said it may."""
+REACHED = "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want."
+
+
+def check_reach(host: str, insecure: bool, hint: str = REACHED) -> None:
+    """ConfigError, with this hint, where another machine could reach it and nobody said it may."""
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = host == "localhost"
     if not loopback and not insecure:
         raise ConfigError(
-            f"{host or 'every address'} can be reached from other machines, and there is no authentication",
-            "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want.",
+            f"{host or 'every address'} can be reached from other machines, and there is no authentication", hint
         )
 
 

@@ -3,6 +3,7 @@
 Java's fastjson writes a map with integer keys as ``{0:"x"}`` and a map with object keys as ``{{"topic":"T"}:5}``.
 `loads` reads both and proper JSON; `dumps` quotes integer keys, as every client can read, but writes object keys
 literally, because Java's tools read nothing else. In Python such a map is a `Pairs`: a list of (key, value).
+What Go peers write is JSON; `folded` finds the fields in it that Go would.
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ def check_depth(data: bytes, depth_max: int = DEPTH_MAX) -> None:
         depth += 1 if byte in b"{[" else -1
         if depth > depth_max:
             raise WireError(f"JSON nested deeper than {depth_max}", "json_depth")
+
+
+def folded(table: JsonObject) -> JsonObject:
+    """An object with its names in small letters. To Go their case does not matter: the last one that is not null counts."""
+    found: JsonObject = {}
+    for name, value in table.items():
+        if value is not None or name.lower() not in found:
+            found[name.lower()] = value
+    return found
 
 
 def loads(data: bytes) -> Any:

@@ -57,6 +57,22 @@ def test_names_that_are_refused(tmp_path: Path) -> None:
     side.close()
 
 
+def test_log_topics_are_not_counted_as_queue_topics(tmp_path: Path) -> None:
+    """They were counted on both sides as soon as an NSQ client had named them."""
+    side = Side(tmp_path, topic=RULES)
+    for name in (b"log-1", b"log-2", b"log-3"):
+        assert side.queueing.topic(name).kind == "log"
+    side.broker.limits.max_topics = 2
+    assert [side.queueing.topic(name).kind for name in (b"one", b"two", b"two")] == ["queue"] * 3
+    with pytest.raises(Refused, match="no more than 2 topics"):
+        side.queueing.topic(b"three")
+    registry: Registry = side.queueing.registry
+    registry.delete(registry.topics[b"one"])
+    assert side.queueing.topic(b"three").kind == "queue"
+    assert side.broker.limits.reached["topics"] == 1
+    side.close()
+
+
 def test_no_topic_takes_the_last_descriptors(tmp_path: Path) -> None:
     side = Side(tmp_path)
     side.queueing.publish(side.queueing.topic(b"before"), [b"one"])

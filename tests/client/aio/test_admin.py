@@ -176,3 +176,25 @@ async def test_reset_of_a_group_that_is_offline(registry: str, fresh: Fresh) -> 
 async def test_one_name_is_not_several() -> None:
     with pytest.raises(TypeError, match=r"several names: \['abc'\]"):
         await Admin("127.0.0.1:1").create_topics("abc")
+
+
+WRONG = {
+    "topic": lambda admin: admin.create_topic(5),
+    "no topic": lambda admin: admin.route(None),
+    "bytes": lambda admin: admin.browse(b"T"),
+    "an object": lambda admin: admin.change_queue(object(), "add"),
+    "a list": lambda admin: admin.change_queue("T", "add", channel=["c"]),
+    "key": lambda admin: admin.query_by_key("TBW102", 7),
+    "level": lambda admin: admin.create_topic("T", level=object()),
+    "group": lambda admin: admin.check_offline(object()),
+    "limit": lambda admin: admin.delayed(limit=None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", WRONG)
+async def test_an_argument_of_another_type_is_the_callers_mistake(registry: str, call: str) -> None:
+    """The broker's answer was said to make no sense, or a topic of another name was made."""
+    async with Admin(registry) as admin:
+        with pytest.raises(TypeError):
+            await WRONG[call](admin)
+        assert "5" not in await admin.topics()

@@ -91,6 +91,23 @@ def test_stats_filters(broker: Broker) -> None:
     assert names == sorted(names)
 
 
+def test_of_one_topic_its_producers_are_told(broker: Broker) -> None:
+    """Of any topic all were told, with all they publish to: also to a user who may know that topic alone."""
+    host, _, port = broker.nsq.rpartition(":")
+    with socket.create_connection((host, int(port)), 15) as producer:
+        producer.sendall(b"  V2" + b"".join(b"PUB %s\n\0\0\0\1x" % topic for topic in (b"ours", b"ours", b"theirs")))
+        answers = b""
+        while len(answers) < 3 * len(b"\0\0\0\6\0\0\0\0OK"):
+            answers += producer.recv(100)
+        (seen,) = stats(broker)["producers"]
+        assert seen["pub_counts"] == [{"topic": "ours", "count": 2}, {"topic": "theirs", "count": 1}]
+        (seen,) = stats(broker, "&topic=ours")["producers"]
+        assert seen["pub_counts"] == [{"topic": "ours", "count": 2}]
+        assert stats(broker, "&topic=f")["producers"] is None
+        assert "Producers: None" in ask(broker.http, "GET", "/stats?topic=f").body.decode()
+        assert "theirs" not in ask(broker.http, "GET", "/stats?topic=ours").body.decode()
+
+
 def test_stats_as_people_read_them(broker: Broker) -> None:
     ask(broker.http, "POST", "/topic/create?topic=seen")
     ask(broker.http, "POST", "/channel/create?topic=seen&channel=ch")

@@ -16,6 +16,8 @@ from penstock.fronts.nsq.identify import BUFFER_BYTES, DEFLATE_LEVEL, TEXT_CHARS
 def test_fields_of_any_case_the_last_one_counts() -> None:
     found = parse(b'{"Client_ID":"a","client_id":"b","TLS_V1":true,"other":5}')
     assert (found["tls_v1"], found["heartbeat_interval"], found["hostname"]) == (True, 0, "")
+    assert found["client_id"] == "b"
+    assert parse(b'{"client_id":"b","Client_ID":null}')["client_id"] == "b"
     assert parse(b"null")["deflate"] is False
 
 

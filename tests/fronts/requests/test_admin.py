@@ -9,7 +9,9 @@ from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer
 from penstock.fronts.requests.admin import Administration
 from penstock.testing import Broker
+from penstock.wire.names import SYSTEM_GROUPS
 from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand
 
 
 def test_topic_of_a_million_queues(peer: RawPeer) -> None:
@@ -93,6 +95,22 @@ def test_several_groups_at_once(peer: RawPeer) -> None:
     assert update({"groupName": "M3"}, {"groupName": "no good"}) == 1
     assert peer.ask(352, {"group": "M3"}).code == 26
     assert peer.ask(225, body=b"{}").code == 1
+
+
+def test_no_more_groups_are_made_than_may_be(tmp_path: Path) -> None:
+    """One that was made by its settings was not counted, so that a tool could make any number."""
+    with Broker(tmp_path, max_groups=2 + len(SYSTEM_GROUPS)) as broker, RawPeer(broker.remoting) as peer:
+
+        def update(name: str, retries: int) -> RemotingCommand:
+            return peer.ask(200, body=json.dumps({"groupName": name, "retryMaxTimes": retries}).encode())
+
+        assert [update(name, 3).code for name in ("A", "B", "A")] == [0, 0, 0]
+        refused = update("C", 3)
+        assert (refused.code, "no more than" in (refused.remark or "")) == (1, True)
+        body = json.dumps({"groupConfigList": [{"groupName": "A", "retryMaxTimes": 9}, {"groupName": "C"}]}).encode()
+        assert peer.ask(225, body=body).code == 1
+        assert json.loads(peer.ask(352, {"group": "A"}).body)["retryMaxTimes"] == 3
+        assert update("B", 5).code == 0
 
 
 def test_a_group_is_told_not_to_read_a_topic(tmp_path: Path) -> None:

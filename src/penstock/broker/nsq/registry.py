@@ -163,7 +163,7 @@ class Registry:
                 for call in [] if known else self.fresh_topic:
                     call(face)
                 return face
-        if len(self.topics) >= self.limits.max_topics:
+        if self._is_full():
             self.limits.count("topics")
             raise LimitReached(f"no more than {self.limits.max_topics} topics", nsq="E_BAD_TOPIC", http=503)
         number = self.level_of(name) if level is None else LEVELS[level]
@@ -214,6 +214,11 @@ class Registry:
             topic = QueueTopic(name, level, self, self.folder.topic_stream(name, floor), floor)
         self.topics[name] = topic
         return topic
+
+    def _is_full(self) -> bool:
+        """Whether there are as many queue topics as may be. Log topics that NSQ sees are counted where they are made."""
+        most = self.limits.max_topics
+        return len(self.topics) >= most and sum(topic.kind == "queue" for topic in self.topics.values()) >= most
 
     def log_face(self, name: bytes, queues: int | None = None) -> Topic | None:
         """A log topic as NSQ sees it, made if need be. None where no log topic can have this name, or NSQ can have no topic of

@@ -272,6 +272,8 @@ class QueueAdmin(ClusterAdmin):
         """The delayed messages of both kinds of topic, by due time: of a topic, for a channel or group, with a text in
         the body, with a key or message id. Each has an `id`, ``broker/number``, for `cancel_delayed` and `fire_delayed`.
         """
+        if limit < 0:
+            raise ValueError("limit is not below 0")
 
         async def waiting(address: str) -> list[Json]:
             rows: list[Json] = []

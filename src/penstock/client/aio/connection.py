@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import cast
 
+from penstock.client.conversation import check_texts
 from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
 from penstock.security import PLAIN, Security
 from penstock.wire.addresses import split_address
@@ -79,7 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         self.send(command)
 
     def request(self, command: RemotingCommand) -> asyncio.Future[RemotingCommand]:
-        """Write a request; the future gets its answer or ConnectionLost."""
+        """Write a request; the future gets its answer or ConnectionLost. Unaskable for what no request can hold."""
+        check_texts(command)
         opaque = command.number(next(self._opaques))
         self.send(command)
         future = self._waiting[opaque] = self._loop.create_future()

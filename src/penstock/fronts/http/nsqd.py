@@ -31,6 +31,14 @@ TOPICS_A_PIECE = 20  # of statistics, before others have the loop
 LINES_A_PIECE = 200
 
 
+def _publishers(producers: Iterable[JsonObject], topic: str) -> Iterator[JsonObject]:
+    """Those that published to a topic, and how much to that one: whoever may know one topic is told of no other."""
+    for producer in producers:
+        counts = producer.get("pub_counts", ())
+        if own := [one for one in counts if one["topic"] == topic]:
+            yield producer | {"pub_counts": own}
+
+
 def _publish(query: Mapping[str, str]) -> Iterable[Need]:
     return (publish(query.get("topic", "")),)
 
@@ -169,7 +177,9 @@ class NsqHttp(Place):
         stats = await self._collect(
             figures.topic_stats(topics, query.get("channel", "").encode(), self.quantiles, clients, now_ms)
         )
-        producers = [one.describe(now_ms // 1000) for one in list(queueing.producers)] if clients else None
+        producers = [one.describe(now_ms // 1000) for one in list(queueing.producers)] if clients else []
+        if wanted:
+            producers = list(_publishers(producers, wanted.decode()))
         _, health = self._health()
         if query.get("format") != "json":
             lines = figures.stats_lines(stats, producers, mem, health, self.broker.started_ms, now_ms)

@@ -10,7 +10,7 @@ from penstock.config import BrokerConfig
 from penstock.fronts.nsq.connection import Failed
 from penstock.fronts.nsq.layers import Deflate, Snappy, Tls
 from penstock.fronts.nsq.session import NsqSession
-from penstock.wire.fastjson import JsonObject
+from penstock.wire.fastjson import JsonObject, folded
 from penstock.wire.names import NSQD_VERSION
 from penstock.wire.nsq import OK_FRAME, RESPONSE, frame
 from penstock.words import MS_A_SECOND
@@ -55,9 +55,7 @@ def parse(body: bytes) -> JsonObject:
             table = {}
         if not isinstance(table, dict):
             raise ValueError
-        for name in list(table):  # as Go reads it: the case does not matter, the last one counts
-            if name.lower() in _KINDS and name.lower() != name:
-                table[name.lower()] = table.pop(name)
+        table = folded(table)
         for name, kind in _KINDS.items():
             value = table.get(name)
             if value is None:

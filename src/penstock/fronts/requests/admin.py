@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock import msgid
@@ -130,7 +131,8 @@ class Administration(Calls):
         return self.when_saved(session, request)
 
     def update_group(self, session: Peer, request: RemotingCommand) -> Answer:
-        self.broker.groups.update(self.json(request), self.broker.now_ms)
+        config = self.json(request)
+        self._update_groups([config])
         return self.when_saved(session, request)
 
     def update_groups(self, session: Peer, request: RemotingCommand) -> Answer:
@@ -139,9 +141,14 @@ class Administration(Calls):
             raise Refused("groupConfigList is no list of groups")
         for config in configs:
             check_group_name(str(config.get("groupName") or ""))
-        for config in configs:
-            self.broker.groups.update(config, self.broker.now_ms)
+        self._update_groups(configs)
         return self.when_saved(session, request)
+
+    def _update_groups(self, configs: Sequence[JsonObject]) -> None:
+        groups = self.broker.groups
+        groups.demand_room([str(config.get("groupName") or "") for config in configs])
+        for config in configs:
+            groups.update(config, self.broker.now_ms)
 
     def group_forbidden(self, session: Peer, request: RemotingCommand) -> Answer:
         """Whether a group may read a topic; with `readable` said anew."""
