@@ -515,3 +515,24 @@ def drained_of(here: CutSide) -> list[bytes]:
     reader = here.reader(b"t", b"c")
     here.turn(2_000)
     return [delivery.body for delivery in reader.deliveries()]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_what_a_paused_topic_was_emptied_of_does_not_come_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, level: str
+) -> None:
+    here = side(tmp_path, seed, monkeypatch, level)
+    topic = here.queueing.topic(b"t")
+    topic.pause()
+    publish(here, [b"%d" % n for n in range(20)])
+    here.settle()
+    topic.empty()
+    here.turn()
+    here.settle()
+    here.cut()
+    here.queueing.topic(b"t").unpause()
+    publish(here, [b"later"])
+    for channel in (b"a", b"b"):
+        assert drained(here, channel) == [b"later"]
+    here.close()

@@ -123,6 +123,20 @@ def test_the_changes_of_another_table_say_nothing(tmp_path: Path) -> None:
     assert Names(tmp_path).names == {"a": 1}  # of no table there is all that can be told
 
 
+def test_a_table_that_is_as_it_was_once_has_the_changes_behind_it_alone(tmp_path: Path) -> None:
+    made = Names(tmp_path)
+    made.add("a", 1)
+    made.fold()
+    made.add("a", None)
+    made.table.release()
+    again = Names(tmp_path)
+    assert again.names == {}
+    again.add("a", 1)  # the table of before, byte for byte
+    again.fold()
+    again.table.release()
+    assert Names(tmp_path).names == {"a": 1}
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_the_backup_of_a_table_has_its_changes_too(tmp_path: Path, both: bool) -> None:
     made = Names(tmp_path)

@@ -18,7 +18,15 @@ from fronts.nsq_peer import NsqPeer
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.clock import FakeClock
 from penstock.errors import NoRoute, NotFound
-from penstock.fronts.prometheus import FAMILIES, by_family, histogram_samples, metrics_pieces, sample, wants_openmetrics
+from penstock.fronts.prometheus import (
+    FAMILIES,
+    by_family,
+    histogram_samples,
+    metrics_pieces,
+    sample,
+    site_samples,
+    wants_openmetrics,
+)
 from penstock.histogram import Histogram
 from penstock.testing import Broker
 from polling import eventually
@@ -358,3 +366,13 @@ def test_topics_that_go_while_metrics_are_written() -> None:
                 thread.join()
         assert not errors
         assert figures(broker.http)["faults_total", ""] == 0
+
+
+def test_a_route_that_is_asked_for_the_first_time_meanwhile() -> None:
+    """The samples of /metrics are made in pieces, and others are served between two."""
+    took = {"/ping": Histogram()}
+    samples = site_samples(took)
+    first = next(samples)
+    took["/stats"] = Histogram()
+    lines = [line for _, line in (first, *samples)]
+    assert 'penstock_http_request_seconds_count{route="/ping"} 0' in lines

@@ -33,11 +33,17 @@ _LINES_MIN = 64 << 10  # fewer are not worth a table
 
 
 def noted(files: Files, path: Path, table: Mapping[str, object] | None) -> list[Change]:
-    """What was noted behind the table that was read at path, in its order; of no table all there is."""
+    """What was noted behind the table that was read at path, in its order; of no table all there is.
+
+    What changed and was changed back leaves the same table: the former file of changes may follow that, too, and all it
+    says is in the new one. So it counts only where the present one does not follow the table.
+    """
     mark = table.mark if isinstance(table, tables.Table) else None
+    former, present = (_read(files, path.with_name(path.name + suffix)) for suffix in (".changes.bak", ".changes"))
+    if mark is not None and present and present[0].get("table") == mark:
+        former = []
     found: list[Change] = []
-    for suffix in (".changes.bak", ".changes"):
-        lines = _read(files, path.with_name(path.name + suffix))
+    for lines in (former, present):
         if lines and (mark is None or mark in (lines[0].get("table"), lines[0].get("former"))):
             found += [line for line in lines[1:] if isinstance(line.get("name"), str)]
     return found

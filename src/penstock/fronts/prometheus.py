@@ -214,7 +214,7 @@ def net_samples(net: Net) -> Iterator[tuple[str, str]]:
 
 def site_samples(took: Mapping[str, Histogram]) -> Iterator[tuple[str, str]]:
     """The samples of a site: how long each of its routes took."""
-    for route, histogram in took.items():
+    for route, histogram in list(took.items()):  # others have the loop between two samples, and may ask a new route
         yield from histogram_samples("http_request_seconds", histogram, route=route)
 
 

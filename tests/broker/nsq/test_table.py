@@ -192,3 +192,19 @@ def test_the_last_topics_are_gone_also_behind_a_clean_stop_at_once(tmp_path: Pat
     assert stored(here) == {}
     assert not here.queueing.topics
     here.close()
+
+
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_a_topic_made_anew_behind_a_kill_keeps_its_messages_behind_the_next(tmp_path: Path, level: str) -> None:
+    here = Side(tmp_path, level=level)
+    here.queueing.topic(b"t")
+    here.turn()
+    here.queueing.delete(here.queueing.topics[b"t"])
+    here.turn()
+    here.reopen(clean=False)
+    topic = here.queueing.topic(b"t")
+    here.queueing.publish(topic, [b"one", b"two"])
+    here.turn()
+    here.reopen(clean=False)
+    assert here.queueing.topics[b"t"].depth() == 2
+    here.close()

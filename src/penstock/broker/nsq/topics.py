@@ -463,6 +463,7 @@ class QueueTopic(Topic):
                 for ordinal in range(stream.visible, stream.total):
                     finish_ahead(channel, 0, ordinal)
             stream.all_visible()
+            self.mark()  # the cursors are to be flushed, though nothing is handed out
         self.registry.changed(self, True, announce=False)
 
     def purge(self, place: int) -> None:
