@@ -66,10 +66,7 @@ class BatchPublish:
         sending = self._core.sending
         sending.delays.due_ms(properties, self._core.time.now_ms + PUBLISHED_WITHIN_MS)
         queue, properties = sending.as_delayed(topic, queue_id, properties)
-        try:
-            text = record.format_properties(properties).encode()
-        except ValueError:
-            raise illegal() from None
+        text = record.restore_properties(properties).encode()
         if len(text) > record.PROPERTIES_BYTES_MAX:
             raise _too_large()
         self._weighed(queue, record.encode_batch([BatchItem(item.body, text, item.flag)]))

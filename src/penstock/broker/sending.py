@@ -205,7 +205,7 @@ class Sending:
             queue, properties = self.as_delayed(topic, queue_id, properties)
         draft = self._draft
         draft.set_body(body)
-        draft.set_properties(record.format_properties(properties).encode())
+        draft.set_properties(record.restore_properties(properties).encode())
         fill(draft, queue, born_host, born_ms, marks)
         if due_ms is not None:
             draft.tags_code = due_ms
