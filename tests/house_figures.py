@@ -26,7 +26,6 @@ _OPENING = "the store is being made: opening fills it, its log and its report"
 _OUTSIDE = "an object of another library"
 ASSIGNED = {
     "penstock.broker.sending": {"draft.": _DRAFT},
-    "penstock.broker.staging": {"draft.": _DRAFT},
     "penstock.cli.queues": {"run.": "the help text of a command that is made in a loop"},
     "penstock.delivery.cursor": {"file.beyond": "counted per message, with the bits that a CursorFile has no object for"},
     "penstock.disk.readyqueue": {"segment.": "the append of a message, written in place in the segment"},

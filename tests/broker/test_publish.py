@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from broker.stagingside import A, B, House, Killed, named, piece
+from penstock.broker.levels import LEVEL_PAIR
 from penstock.broker.publish import BatchPublish
 from penstock.broker.runs import Runs
 from penstock.broker.spool import Piece
 from penstock.broker.staging import Staging
+from penstock.broker.topics import TIMER_TOPIC
 from penstock.errors import Refused
 
 
@@ -156,6 +158,46 @@ def test_a_power_cut_takes_the_end_of_a_publish(house: House, lost: int, monkeyp
     house.open()
     assert house.rows() == named("a", 100) + named("A", 50)
     assert not house.publish([A])
+
+
+@pytest.mark.parametrize(
+    ("body", "properties"),
+    [(b"x", b"TIMER_DELIVER_MS\x0199999999999999\x02p\x01" + b"y" * 32_730),  # where it is for comes to these
+     (b"x", b"TIMER_DELIVER_MS\x0199999999999999\x02p\x01" + b"\xff" * 12_000),  # three bytes for each of these
+     (b"x", b"TIMER_DELAY_MS\x01SOON"), (b"y" * (70 << 10), b"")],
+)  # fmt: skip
+def test_what_could_not_be_appended_is_not_staged(house: House, body: bytes, properties: bytes) -> None:
+    """Found out in the middle of the batch, it would end all writing, and the next start as well."""
+    soon = 10**18 - 1 - house.broker.now_ms  # too far ahead a moment later
+    chunk = piece([body], properties=properties.replace(b"SOON", b"%d" % soon), delayed=bool(properties))
+    with pytest.raises(Refused) as refused:
+        house.stage(A, [piece([b"first"]) + chunk])
+    assert refused.value.remoting == 13
+    house.stage(B, [piece([b"other"])])
+    assert house.publish([B])
+    house.kill()
+    house.open()
+    assert house.rows() == [b"other"]
+
+
+def test_what_is_delayed_is_published_whoever_is_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not delayed is, too: the answer waits for the slaves, and the next start has none yet."""
+    house = House(tmp_path / "data", min_in_sync=2)
+    house.broker.topics.create(b"T", 4, 4, level=LEVEL_PAIR)
+    due = b"TIMER_DELIVER_MS\x01%d" % (house.broker.now_ms + 5_000)
+    assert house.broker.copies.short
+    house.stage(A, [piece([b"now"]) + piece([b"later"], properties=due, delayed=True)])
+    house.stage(B, [piece([b"last"], properties=due, delayed=True)], batch=1)
+    assert house.publish([A])
+    monkeypatch.setattr(BatchPublish, "_append_piece", lambda *args: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        house.publish([B], batch=1)
+    house.kill()
+    monkeypatch.undo()
+    house.open()
+    assert not house.publish([B], batch=1)
+    assert house.broker.topics.by_name[TIMER_TOPIC].queues[0].max_offset == 2
+    house.broker.close()
 
 
 def test_an_error_in_the_middle_hides_the_batch_and_ends_writing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

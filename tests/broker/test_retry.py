@@ -62,6 +62,18 @@ def test_a_group_gives_back_until_the_message_is_dead(tmp_path: Path) -> None:
     side.close()
 
 
+def test_a_separator_in_a_value_is_no_reason_to_keep_a_message_in_hand(tmp_path: Path) -> None:
+    """RocketMQ's clients send such ones, delayed ones, too, and read them again."""
+    side = Side(tmp_path)
+    broker = side.broker
+    topic, odd = broker.topic_to_write(b"t"), {"a": "x\x01y"}
+    broker.put(topic, 0, b"later", odd | {"DELAY": "1"}, born_host=broker.store_host, born_ms=1)
+    placed = broker.put(topic, 0, b"b", odd, born_host=broker.store_host, born_ms=1)
+    assert broker.send_back(placed.physical, "g", -1, 16, "origin", None, "client-1", "") is not None
+    assert last(side, b"%DLQ%g").properties["a"] == "x\x01y"
+    side.close()
+
+
 def test_a_channels_dead_letters_are_its_groups(tmp_path: Path) -> None:
     side = Side(tmp_path)
     side.broker.retry.bury(b"a.b", b"t", None, b"body", Death("attempts", "a.b", 3, "me"))

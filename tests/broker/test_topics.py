@@ -98,6 +98,11 @@ def test_topics_json_of_rocketmq_and_of_smartgo() -> None:
     again.load({"topicConfigTable": {"../x": {}, "ok": {"readQueueNums": "many"}, "fine": {}}})
     assert again.get(b"../x") is None
     assert again.get(b"fine") is not None
+    # Bits that nobody knows: the registry would refuse the broker for them.
+    again.load({"topicConfigTable": {"odd": {"perm": 1 << 20 | 6, "topicSysFlag": -(1 << 31) + 1}}})
+    odd = again.get(b"odd")
+    assert odd is not None
+    assert (odd.perm, odd.sys_flag) == (6, 1)
 
 
 def test_a_session_that_holds_a_deleted_topic_sees_it() -> None:

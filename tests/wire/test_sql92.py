@@ -91,6 +91,16 @@ def test_floats_compare_as_java_does(literal: float, value: float) -> None:
     assert compile_selector(f"a > {text}").matches({"a": said}) is (value > literal)
 
 
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [("9" * 5000, None), ("-" + "9" * 5000, None), ("0" * 5000 + "7", True), ("-" + "0" * 5000, False)],
+)  # fmt: skip
+def test_a_property_may_have_thousands_of_digits(value: str, wanted: bool | None) -> None:
+    """Whoever sends it must not end the pulls of those who select by it."""
+    assert compile_selector("a > 5").matches({"a": value}) is (wanted is True)
+    assert compile_selector("NOT (a > 5)").matches({"a": value}) is (wanted is False)
+
+
 def test_a_hostile_text_costs_no_more_than_its_length() -> None:
     began = time.process_time()
     for text in ("/*" * 1000, "'" * 2047, "1" * 2047, "a" * 2048 + ".", "--" * 1000, "." * 2000, "1e" * 1000):

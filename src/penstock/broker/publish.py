@@ -12,22 +12,27 @@ import logging
 from collections.abc import Callable, Iterator
 
 from penstock.broker.core import Core
+from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
 from penstock.broker.runs import Runs
 from penstock.broker.sending import Marks, fill
 from penstock.broker.sinks import Begun, Sinks
-from penstock.broker.spool import Piece, Spool, Spools
-from penstock.broker.topics import DONE_TOPIC
+from penstock.broker.spool import Piece, Spool, Spools, illegal
+from penstock.broker.topics import DONE_TOPIC, LogTopic
 from penstock.errors import Refused, StoreError
 from penstock.log import status
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
 from penstock.log.veil import Veils
 from penstock.wire import layout, record
 from penstock.wire.codes import ResponseCode
+from penstock.wire.record import BatchItem
 
 log = logging.getLogger("penstock.staging")
 
 ROOM_BESIDE = 64 << 20  # what a publish leaves free: queues and index grow, too
 ROOM_AT_END = 1 << 16
+PUBLISHED_WITHIN_MS = 1 << 45  # a thousand years: what is decided does not expire
+_BORN_BYTES = 8
 
 
 class BatchPublish:
@@ -40,6 +45,46 @@ class BatchPublish:
         self._spools = spools
         self._veils = veils
         self._draft = Draft()
+
+    def check(self, piece: Piece) -> None:
+        """Refuse, when it is staged, whatever `append` could not append: it must not stop in the middle of a batch."""
+        topic = self._core.sending.open_to_senders(piece.topic)
+        if not 0 <= piece.queue_id < topic.queue_count:
+            raise Refused(f"topic {piece.topic.decode()} has no queue {piece.queue_id}")
+        if self._weighed(topic.queues[piece.queue_id], piece.messages) != piece.count:
+            raise illegal()
+        if piece.delayed or RESERVED_PREFIX.encode() in piece.messages:
+            for item in record.decode_batch(piece.messages):
+                properties = record.parse_properties(item.properties.decode("utf-8", "replace"))
+                if name := reserved(properties):
+                    raise Refused(f"the property {name} is the broker's own", remoting=ResponseCode.MESSAGE_ILLEGAL)
+                if piece.delayed:
+                    self._check_delayed(topic, piece.queue_id, item, properties)
+
+    def _check_delayed(self, topic: LogTopic, queue_id: int, item: BatchItem, properties: dict[str, str]) -> None:
+        """As it would be stored: where it is for is told in properties more."""
+        sending = self._core.sending
+        sending.delays.due_ms(properties, self._core.time.now_ms + PUBLISHED_WITHIN_MS)
+        queue, properties = sending.as_delayed(topic, queue_id, properties)
+        text = record.restore_properties(properties).encode()
+        if len(text) > record.PROPERTIES_BYTES_MAX:
+            raise _too_large()
+        self._weighed(queue, record.encode_batch([BatchItem(item.body, text, item.flag)]))
+
+    def _weighed(self, queue: ConsumeQueue, messages: bytes) -> int:
+        """How many messages these are. Refused when one is larger than a record, or a segment of the log, may be."""
+        draft, store = self._draft, self._core.store
+        draft.set_tail(b"")
+        fill(draft, queue, bytes(_BORN_BYTES), 0, Marks())
+        count = store.weigh_batch(draft, messages)
+        if count < 0:
+            raise illegal() if count == -status.ILLEGAL else _too_large()
+        if draft.size + layout.BLANK_BYTES > store.log.file.size:
+            if count == 1:
+                raise _too_large()
+            for message in _messages(messages):  # more than a segment takes are appended one by one
+                self._weighed(queue, message)
+        return count
 
     def demand_room(self, size: int) -> None:
         """A publish must not stop in the middle for want of room. Refused."""
@@ -91,7 +136,7 @@ class BatchPublish:
         if piece.delayed:
             for item in record.decode_batch(piece.messages)[skip:]:
                 properties = record.parse_properties(item.properties.decode("utf-8", "replace"))
-                core.sending.put(
+                core.sending.put_begun(
                     topic, piece.queue_id, item.body, properties, born_host=born, born_ms=piece.born_ms,
                     marks=Marks(item.flag, piece.sys_flag),
                 )  # fmt: skip
@@ -158,6 +203,10 @@ class BatchPublish:
                 entry = queue.entry(offset)
                 found += entry is not None and entry[0] > position and entry[1] != layout.FILLER_SIZE
         return found
+
+
+def _too_large() -> Refused:
+    return Refused("a staged message is larger than the broker takes", remoting=ResponseCode.MESSAGE_ILLEGAL)
 
 
 def _messages(batch: bytes) -> Iterator[bytes]:

@@ -41,7 +41,7 @@ class Death(NamedTuple):
     def mark(self, properties: Mapping[str, str], now_ms: int) -> dict[str, str]:
         """The properties of the dead letter: those of the message, and of these as many as there is room for."""
         found = {name: value for name, value in properties.items() if name not in names.DEAD_PROPERTIES}
-        room = record.PROPERTIES_BYTES_MAX - len(record.format_properties(found).encode())
+        room = record.PROPERTIES_BYTES_MAX - len(record.restore_properties(found).encode())
         told = (
             (names.DEAD_REASON, self.reason),
             (names.DEAD_TIME, str(now_ms)),

@@ -182,18 +182,30 @@ class Sending:
         Half messages are not delayed: what they become on commit is. Nor are those whose delay is over.
         """
         self._demand_copies(topic)
+        return self.put_begun(
+            topic, queue_id, body, properties, born_host=born_host, born_ms=born_ms, marks=marks, half=half
+        )
+
+    def put_begun(
+        self,
+        topic: LogTopic,
+        queue_id: int,
+        body: bytes,
+        properties: dict[str, str],
+        *,
+        born_host: bytes,
+        born_ms: int,
+        marks: Marks = UNMARKED,
+        half: bool = False,
+    ) -> Placed:
+        """As `put`, however many copies there may be: of what is begun, and must come to its end."""
         due_ms = None if half else self.due_ms(properties)
         queue = topic.queues[queue_id]
         if due_ms is not None:
-            properties = {**properties, names.REAL_TOPIC: topic.name.decode(), names.REAL_QUEUE: str(queue_id)}
-            if LEVEL in properties:
-                level = self.delays.level(properties[LEVEL])
-                queue = self.topics.by_name[SCHEDULE_TOPIC].queues[level - 1]
-            else:
-                queue = self.topics.by_name[TIMER_TOPIC].queues[0]
+            queue, properties = self.as_delayed(topic, queue_id, properties)
         draft = self._draft
         draft.set_body(body)
-        draft.set_properties(record.format_properties(properties).encode())
+        draft.set_properties(record.restore_properties(properties).encode())
         fill(draft, queue, born_host, born_ms, marks)
         if due_ms is not None:
             draft.tags_code = due_ms
@@ -201,6 +213,16 @@ class Sending:
         self.append(draft)
         topic.count_put(1, draft.size)
         return Placed(draft.physical, queue_id, draft.queue_offset)
+
+    def as_delayed(
+        self, topic: LogTopic, queue_id: int, properties: dict[str, str]
+    ) -> tuple[ConsumeQueue, dict[str, str]]:
+        """Where a delayed message waits, and its properties there: they say where it is for, too."""
+        told = {**properties, names.REAL_TOPIC: topic.name.decode(), names.REAL_QUEUE: str(queue_id)}
+        if LEVEL in properties:
+            level = self.delays.level(properties[LEVEL])
+            return self.topics.by_name[SCHEDULE_TOPIC].queues[level - 1], told
+        return self.topics.by_name[TIMER_TOPIC].queues[0], told
 
     def put_own(self, topic: bytes, body: bytes, properties: dict[str, str], prepared: int = 0) -> Placed:
         """Store a record of the broker's own in a system topic. Refused when it cannot be stored."""

@@ -19,25 +19,21 @@ import msgspec
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_PAIR_DISK
 from penstock.broker.mirrors import Mirror, Mirrors
-from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
 from penstock.broker.publish import BatchPublish
 from penstock.broker.replica import was_slave
 from penstock.broker.runs import Run, Runs
 from penstock.broker.sinks import Note, Sink, Sinks
-from penstock.broker.spool import CHUNK_BYTES_MAX, TOKEN, Piece, Spool, Spools, illegal, lost, pieces
+from penstock.broker.spool import CHUNK_BYTES_MAX, TOKEN, Spool, Spools, lost, pieces
 from penstock.disk.job import Job
 from penstock.errors import Refused
 from penstock.log import cutting, status
-from penstock.log.draft import Draft
 from penstock.log.veil import Veils
-from penstock.wire import record
 from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.staging")
 
 TOKENS_MAX = 100_000
 SWEEP_MS = 60_000
-_BORN_BYTES = 8
 
 
 class Token(NamedTuple):
@@ -87,7 +83,6 @@ class Staging:
         self._veils = Veils(core.store)
         self._runs = Runs(self.sinks, core.sending)
         self._batch = BatchPublish(core, self.sinks, self._runs, self.spool_files, self._veils)
-        self._draft = Draft()
         self._sweep_ms = 0
         # What fronts ask for, by the part that does it.
         self.veiled = (
@@ -210,33 +205,9 @@ class Staging:
         self._demand_room()
         found = list(pieces(chunk))
         for piece in found:
-            self._check(piece)
+            self._batch.check(piece)
         self.spool_files.add_chunk(spool, number, chunk, found, self._core.time.now_ms)
         return number
-
-    def _check(self, piece: Piece) -> None:
-        """Refuse now whatever could not be appended at PUBLISH."""
-        core = self._core
-        topic = core.sending.open_to_senders(piece.topic)
-        if not 0 <= piece.queue_id < topic.queue_count:
-            raise Refused(f"topic {piece.topic.decode()} has no queue {piece.queue_id}")
-        draft = self._draft
-        draft.queue = topic.queues[piece.queue_id]
-        draft.born_len, draft.tail_len = _BORN_BYTES, 0
-        count = core.store.weigh_batch(draft, piece.messages)
-        if count != piece.count:
-            raise (
-                illegal()
-                if count >= 0 or count == -status.ILLEGAL
-                else Refused("a staged message is larger than the broker takes", remoting=ResponseCode.MESSAGE_ILLEGAL)
-            )
-        if RESERVED_PREFIX.encode() in piece.messages:
-            for item in record.decode_batch(piece.messages):
-                if name := reserved(record.parse_properties(item.properties.decode("utf-8", "replace"))):
-                    raise Refused(f"the property {name} is the broker's own", remoting=ResponseCode.MESSAGE_ILLEGAL)
-        if piece.delayed:
-            for item in record.decode_batch(piece.messages):
-                core.sending.due_ms(record.parse_properties(item.properties.decode("utf-8", "replace")))
 
     def seal(
         self, token: str, rows: int, size: int, sums: int, answer: Callable[[BaseException | None], None] | None

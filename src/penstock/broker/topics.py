@@ -49,6 +49,7 @@ else:
     from penstock import words
 
 PERM_BOTH = PERM_READ | PERM_WRITE
+PERM_MAX, SYS_FLAG_MAX = 15, 255  # a registry refuses a broker with a topic that has more bits
 _PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
 DEFAULT_QUEUES = 4  # of a table that does not say
 
@@ -122,7 +123,7 @@ def details_of(config: Mapping[str, object]) -> TopicDetails:
     return TopicDetails(
         config.get("order") is True,
         kind if isinstance(kind, str) else PLAIN.filter_type,
-        shapes.number(config, "topicSysFlag", 0),
+        shapes.number(config, "topicSysFlag", 0) & SYS_FLAG_MAX,
         max(0, shapes.number(config, "retentionMs", 0)),
         max(0, shapes.number(config, "retentionBytes", 0)),
         config.get("trace") is True,
@@ -602,7 +603,7 @@ class TopicTable:
                 name.encode(),
                 shapes.number(config, "readQueueNums", DEFAULT_QUEUES),
                 shapes.number(config, "writeQueueNums", DEFAULT_QUEUES),
-                shapes.number(config, "perm", PERM_BOTH),
+                shapes.number(config, "perm", PERM_BOTH) & PERM_MAX,
                 level=_log_level(config.get("level"), self._level),
                 more=details_of(config),
                 announce=False,

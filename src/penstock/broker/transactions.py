@@ -203,7 +203,7 @@ class Transactions:
         real = record.encode_record(
             message.properties.get(names.REAL_TOPIC, "").encode(),
             message.body,
-            record.format_properties(properties).encode(),
+            record.restore_properties(properties).encode(),
             queue_id=_number(message.properties.get(names.REAL_QUEUE, "0")),
             queue_offset=offset,
             physical_offset=half.physical,

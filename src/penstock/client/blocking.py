@@ -149,7 +149,7 @@ class Producer(Client):
                     asked.result(ASK_S)  # another node may have its place: the next send knows
             raise
         if receipt is None:
-            receipt = portal().run(inner.attempts.send(sent, deadline, queue, selector))
+            receipt = portal().run(inner.lanes.by_itself(sent, deadline, queue, selector))
         return receipt
 
     def request(

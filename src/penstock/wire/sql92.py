@@ -30,6 +30,7 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 
 _WORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "IS", "NULL"])
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
+_INT_DIGITS_MAX = 19
 _FLOAT_MIN, _FLOAT_MAX = 5e-324, 1.7976931348623157e308
 _NULL = "NULL"
 _JAVA_INT = re.compile(r"[+-]?\d+", re.ASCII)
@@ -429,9 +430,14 @@ def _like(text: str, other: Value) -> Value:
 
 
 def _int(text: str) -> int:
-    if not _JAVA_INT.fullmatch(text) or not _INT_MIN <= int(text) <= _INT_MAX:
+    # Python refuses to read thousands of digits, and Java takes any number of zeros before the others.
+    digits = text.lstrip("+-").lstrip("0")
+    if not _JAVA_INT.fullmatch(text) or len(digits) > _INT_DIGITS_MAX:
         raise Uncomparable(f"{text!r} is no integer")
-    return int(text)
+    number = -int(digits or "0") if text[0] == "-" else int(digits or "0")
+    if not _INT_MIN <= number <= _INT_MAX:
+        raise Uncomparable(f"{text!r} is no integer")
+    return number
 
 
 def _float(text: str) -> float:

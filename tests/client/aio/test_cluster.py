@@ -42,6 +42,21 @@ async def test_requests_that_the_peer_starts() -> None:
     assert {(c.opaque, c.code) for c in got} == {(40, 0), (999, 3), (41, 1)}
 
 
+async def test_a_start_that_is_given_up_may_be_made_again() -> None:
+    """Before a name server is reached: it must not pass for one that is over, which has a name and keeps its routes."""
+    async with peer(echo) as registry:
+        cluster = Cluster(registry)
+        starting = asyncio.create_task(cluster.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not cluster.is_open
+        await cluster.start()
+        assert cluster.client_id
+        await cluster.close()
+
+
 async def test_a_heartbeat_comes_first_on_a_broker_connection() -> None:
     codes: list[int] = []
 

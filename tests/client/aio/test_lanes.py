@@ -143,6 +143,39 @@ async def test_flush_and_close_wait_for_what_was_begun(registry: str, fresh: Fre
         await producer.send(Message(topic, b""))
 
 
+@pytest.mark.parametrize("closed", [False, True])
+async def test_flush_and_close_wait_for_requests_of_their_own(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """A batch, a long body, a time of its own: other tasks wait for these, and they stand in no row."""
+    topic = fresh("flush")
+    producer = await Producer(registry).start()
+    await producer.send(Message(topic, b"its route is known"))
+    real, arrived, free = ClientCluster.call, asyncio.Semaphore(0), asyncio.Event()
+
+    async def call(cluster: ClientCluster, address: str, command: RemotingCommand, *more: Any) -> RemotingCommand:
+        if command.code in (SINGLE, BATCH):
+            arrived.release()
+            await free.wait()
+        return await real(cluster, address, command, *more)
+
+    monkeypatch.setattr(ClientCluster, "call", call)
+    sends = [
+        asyncio.ensure_future(producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])),
+        asyncio.ensure_future(producer.send(Message(topic, bytes(5000)))),
+        asyncio.ensure_future(producer.send(Message(topic, b"3"), timeout_s=60.0)),
+    ]
+    for _ in sends:
+        await arrived.acquire()
+    waiting = asyncio.ensure_future(producer.close() if closed else producer.flush())
+    done, _ = await asyncio.wait([waiting, *sends], timeout=0.02)
+    assert not done
+    free.set()
+    await waiting
+    assert [send.result().status for send in sends if send.done()] == [SendStatus.SEND_OK] * 3
+    await producer.close()
+
+
 async def test_no_more_is_held_than_allowed(registry: str, fresh: Fresh) -> None:
     topic = fresh("full")
     async with Producer(registry, batch_bytes=10_000, buffer_bytes=20_000) as producer:

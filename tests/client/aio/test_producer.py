@@ -270,3 +270,20 @@ async def test_a_oneway_send_has_the_time_of_a_send() -> None:
         with pytest.raises(TimedOut, match="no name server says where it is"):
             await producer.send_oneway(Message("T", b""))
         assert set(asked) == {"a", "b", "c"}
+
+
+async def test_whoever_does_not_wait_for_the_end_leaves_nothing_running(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = asyncio.all_tasks()
+    producer = await Producer(registry).start()
+    monkeypatch.setattr(producer.attempts, "send", lambda *sent: asyncio.Event().wait())
+    sending = producer.send_nowait(Message(fresh("impatient"), b"without an answer"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(producer.close(), 0.02)
+    with pytest.raises(Closed):
+        await sending
+    with pytest.raises(Closed):
+        await producer.send(Message(fresh("impatient"), b"too late"))
+    assert asyncio.all_tasks() == before
+    await producer.close()

@@ -12,7 +12,7 @@ from client.steps import mute
 from penstock.aio import Producer
 from penstock.client.aio.pull import PullConsumer
 from penstock.client.routes import MessageQueue
-from penstock.errors import ConnectionLost, NoRoute, TimedOut
+from penstock.errors import Closed, ConnectionLost, NoRoute, TimedOut
 from penstock.message import Message, ReceivedMessage
 from penstock.testing import Broker
 from polling import later_ms
@@ -224,3 +224,21 @@ async def test_name_servers_that_say_nothing_are_asked_once_each() -> None:
         with pytest.raises(TimedOut):
             await consumer.assign("T")
         assert asked == ["a", "b"]
+
+
+async def test_who_waits_is_told_of_the_close(registry: str, fresh: Fresh) -> None:
+    """Else a thread that waits for messages for ever would never end."""
+    consumer = PullConsumer(registry)
+    with pytest.raises(Closed):
+        await consumer.getmany(0)
+    for assigned in (True, False):
+        await consumer.start()
+        if assigned:
+            await consumer.assign((await fill(registry, fresh("closed"), 1)).topic, start="last")
+        waits = asyncio.ensure_future(consumer.getmany(float("inf")))
+        await asyncio.sleep(0.01)
+        await consumer.close()
+        with pytest.raises(Closed):
+            await waits
+        with pytest.raises(Closed):
+            await consumer.getmany(0)

@@ -379,6 +379,52 @@ async def test_whoever_closes_once_more_waits_for_the_first(registry: str, fresh
     assert first.done()
 
 
+async def test_whoever_does_not_wait_for_the_end_leaves_the_group_all_the_same(registry: str, fresh: Fresh) -> None:
+    """By `asyncio.timeout`, say: else queues would be kept for a member that reads no more."""
+    topic, group, begun = fresh("impatient"), fresh("g"), asyncio.Event()
+
+    async def listener(message: ReceivedMessage) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await send(registry, topic, b"x")
+    consumer = PushConsumer(group, registry, listener=listener, start="first")
+    await consumer.start()
+    await consumer.subscribe(topic)
+    await begun.wait()
+    async with Admin(registry) as admin:
+        assert len(await admin.group_members(group, queues=False)) == 1
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.close(), 0.01)
+        for _ in range(500):
+            if not await admin.group_members(group, queues=False):
+                break
+            await asyncio.sleep(0.02)
+        else:
+            raise AssertionError("it is a member still")
+    await consumer.close()
+
+
+async def test_whoever_does_not_wait_for_it_has_unsubscribed_all_the_same(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, go_on = fresh("impatient"), asyncio.Event()
+    await send(registry, topic, *numbered(4))
+    async with PushConsumer(fresh("g"), registry, start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: sum(queue.topic == topic for queue in consumer.assigned) == 4)
+
+        async def slow(assigned: object) -> None:
+            await go_on.wait()
+
+        monkeypatch.setattr(consumer._logs, "_commit", slow)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.unsubscribe(topic), 0.02)
+        left = [queue for queue in consumer.assigned if queue.topic == topic]
+        go_on.set()
+    assert not left
+
+
 async def test_names_that_nobody_can_have_are_refused_when_a_topic_is_subscribed_to(registry: str) -> None:
     """It would read nothing, for ever, and say nothing."""
     for group, topic in (("a b", "T"), ("", "T"), ("g", "a b"), ("g", "")):

@@ -20,6 +20,7 @@ def test_topic_of_a_million_queues(peer: RawPeer) -> None:
     assert peer.ask(17, ext).code == 1
     assert peer.ask(17, ext | {"readQueueNums": 2, "writeQueueNums": 2}).code == 0
     assert peer.ask(17, ext | {"topic": "../../x", "readQueueNums": 2, "writeQueueNums": 2}).code == 1
+    assert peer.ask(17, ext | {"readQueueNums": 2, "writeQueueNums": 2, "topicSysFlag": 1 << 30}).code == 1
 
 
 def test_what_the_broker_needs_for_itself_is_not_changed(peer: RawPeer) -> None:
@@ -81,6 +82,8 @@ def test_several_topics_at_once_or_none(peer: RawPeer) -> None:
     assert update({"topicName": "L1", "readQueueNums": 5}, {"topicName": "L3", "writeQueueNums": 10**6}) == 1
     assert update({"topicName": "L4", "perm": "six"}) == 1
     assert update({"topicName": "L4", "level": "memory"}) == 1
+    for more in ({"perm": 16}, {"perm": -1}, {"topicSysFlag": 256}, {"topicSysFlag": -1}):
+        assert update({"topicName": "L4"} | more) == 1  # its registry would refuse the broker, all topics of it
     assert (queues("L1"), queues("L3"), queues("L4")) == (3, 0, 0)
     for body in (b"", b"[]", b'{"topicConfigList": 7}', b'{"topicConfigList": [7]}'):
         assert peer.ask(18, body=body).code == 1

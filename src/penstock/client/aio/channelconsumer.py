@@ -42,8 +42,10 @@ class ChannelConsumer:
     async def drop(self, topic: str) -> None:
         """Read a topic no longer."""
         if (reader := self.readers.pop(topic, None)) is not None:
-            await reader.quiet()
-            await reader.close()
+            try:
+                await reader.quiet()
+            finally:  # whoever does not wait for it: nothing stays in the hands of a reader that nobody knows
+                await reader.close()
 
     async def quiet(self) -> None:
         """Receive nothing more; messages that no listener has begun go back to the brokers."""

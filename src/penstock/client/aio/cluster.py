@@ -83,7 +83,7 @@ class Cluster:
         self._open = True
         try:
             connection = await self._first_registry()
-        except ClientError:
+        except BaseException:  # a start that was given up, too: the next one must begin anew
             await self.close()
             raise
         self.local_host = connection.local_host

@@ -23,6 +23,7 @@ from penstock.client.gathering import (
     settle_all,
     still_waited_for,
 )  # fmt: skip
+from penstock.client.outgoing import Outgoing
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import by_sharding_key, is_tried_again
@@ -58,6 +59,7 @@ class Lanes:
         self.body_bytes = body_bytes
         self._lanes: dict[str | MessageQueue, Lane] = {}
         self._alone: set[Lane] = set()  # of sends that wait for nobody
+        self._by_themselves: set[asyncio.Future[None]] = set()  # of requests whose callers wait for them
         self._full: dict[Lane, asyncio.Event] = {}  # lanes that linger, until there is enough, or somebody flushes
         self._tasks: set[asyncio.Task[None]] = set()
         self._room: deque[asyncio.Future[None]] = deque()
@@ -107,7 +109,7 @@ class Lanes:
         batch = messages if len(messages) > 1 else None
         ordered = queue is not None or selector is not None or messages[0].sharding_key is not None
         if not ordered and (apart or batch is not None):  # any queue will do, and nothing can join it
-            return await self._attempts.send(self._attempts.outgoing(messages), deadline)
+            return await self.by_itself(self._attempts.outgoing(messages), deadline)
         waiter = asyncio.get_running_loop().create_future()
         send = Waiting(messages[0], waiter, deadline, self.body_bytes, queue, selector, batch, apart)
         while self.full:
@@ -116,7 +118,7 @@ class Lanes:
             await self._wait_for_room(deadline, send.message.topic)
         lane = self._lane(send)
         if lane is None:
-            return await self._attempts.send(self._attempts.outgoing(messages), deadline, queue, selector)
+            return await self.by_itself(self._attempts.outgoing(messages), deadline, queue, selector)
         if lane.busy or self._linger_s:
             self._join(lane, send)
             if not apart:
@@ -140,6 +142,22 @@ class Lanes:
                 self._spawn(self._leave(lane))
             else:
                 lane.rest()
+
+    async def by_itself(
+        self,
+        sent: Outgoing,
+        deadline: float,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> SendReceipt:
+        """The receipt of a request that stands in no row: it waits for nobody, but `flush` and `close` wait for it."""
+        over = asyncio.get_running_loop().create_future()
+        self._by_themselves.add(over)
+        try:
+            return await self._attempts.send(sent, deadline, queue, selector)
+        finally:
+            self._by_themselves.discard(over)
+            over.set_result(None)
 
     def begin_all(self, handed: list[Waiting], deadline: float) -> None:
         """Begin sends; each waiter gets its receipt or its error."""
@@ -293,7 +311,7 @@ class Lanes:
     async def flush(self, timeout_s: float) -> None:
         """Let go what lingers, and wait until all that came so far is settled. TimedOut."""
         loop = asyncio.get_running_loop()
-        waiters: list[asyncio.Future[None]] = []
+        waiters = list(self._by_themselves)
         for lane in (*self._lanes.values(), *self._alone):
             if lane.settled < lane.accepted:
                 waiter = loop.create_future()

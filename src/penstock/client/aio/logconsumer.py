@@ -196,10 +196,11 @@ class LogConsumer:
             await self._release(assigned)
 
     async def drop_topic(self, topic: str) -> None:
-        """Give the queues of a topic up."""
+        """Give the queues of a topic up, all of them also when the caller does not wait for it."""
         self._found.pop(topic, None)
-        for queue in [queue for queue in self.assigned if queue.topic == topic]:
-            await self.drop(queue)
+        dropping = [self._cluster.spawn(self.drop(queue)) for queue in self.assigned if queue.topic == topic]
+        if dropping:
+            await asyncio.wait(dropping)
 
     def interrupt(self, subscription: Subscription) -> list[Assigned]:
         """Stop pulling the queues of a topic whose subscription changes; `go_on` with them afterwards."""

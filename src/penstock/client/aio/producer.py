@@ -135,15 +135,18 @@ class Producer:
 
     async def close(self) -> None:
         """Wait for the sends under way, say goodbye and close. What has no receipt within the send timeout fails."""
-        with contextlib.suppress(TimedOut):
-            await self.lanes.flush(self._timeout_s)
-        await self.lanes.close()
-        if self._tracer is not None:
-            await self._tracer.close()
-        self._requester.close()
-        await self._sender.close()
-        await self._cluster.unregister(producer=self.group)
-        await self._cluster.close()
+        try:
+            with contextlib.suppress(TimedOut):
+                await self.lanes.flush(self._timeout_s)
+            await self.lanes.close()
+            if self._tracer is not None:
+                await self._tracer.close()
+            self._requester.close()
+            await self._sender.close()
+            await self._cluster.unregister(producer=self.group)
+        finally:  # who has no patience leaves nothing running, either
+            await self.lanes.close()
+            await self._cluster.close()
 
     async def __aenter__(self) -> Producer:
         return await self.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from datetime import datetime
 from operator import index
 from pathlib import Path
@@ -16,7 +17,7 @@ from penstock.client.received import cut_records
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription, check_group, selection, start_ms
 from penstock.clock import Clock
-from penstock.errors import ClientError, WireError
+from penstock.errors import NOT_OPEN, ClientError, Closed, WireError
 from penstock.message import ReceivedMessage
 from penstock.security import Security
 from penstock.wire.codes import MASTER_ID, ResponseCode
@@ -125,14 +126,17 @@ class PullConsumer:
         self.group = group
         self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=security)
         self._positions: dict[MessageQueue, _Position] = {}
+        self._closed = asyncio.Event()
 
     async def start(self) -> PullConsumer:
         """Connect to a name server. ConnectionLost when none answers."""
         await self._cluster.start()
+        self._closed.clear()
         return self
 
     async def close(self) -> None:
-        """Close the connections; nothing is committed by itself."""
+        """Close the connections; nothing is committed by itself. Who waits in `getmany` gets Closed."""
+        self._closed.set()
         self._drop(list(self._positions))
         await self._cluster.close()
 
@@ -276,10 +280,13 @@ class PullConsumer:
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
         """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first.
 
-        Empty when the time is over. A queue's error (a lost broker, say) is raised when nothing else is there.
+        Empty when the time is over. A queue's error (a lost broker, say) is raised when nothing else is there. Closed before
+        the start, and after `close`.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
+            if self._closed.is_set() or not self._cluster.is_open:
+                raise Closed(NOT_OPEN)
             if found := self._take(max_count):
                 return found
             self._tell_failure()
@@ -288,7 +295,9 @@ class PullConsumer:
             if left <= 0:
                 return {}
             if not pulls:
-                await asyncio.sleep(left)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), left)
+                    continue
                 return {}
             await asyncio.wait(pulls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 

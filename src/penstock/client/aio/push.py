@@ -188,15 +188,17 @@ class PushConsumer:
         self._group.close()
         self.dispatcher.stop()
         self._logs.stop()
-        await self._channels.quiet()
-        await self._listeners.wait_done(CLOSE_S)
-        await self._logs.close()
-        await self._channels.close()
-        if self._tracer is not None:
-            await self._tracer.close()
-        await self._cluster.unregister(consumer=self.group)
-        await self._cluster.close()
-        self._listeners.close()
+        try:
+            await self._channels.quiet()
+            await self._listeners.wait_done(CLOSE_S)
+            await self._logs.close()
+            await self._channels.close()
+            if self._tracer is not None:
+                await self._tracer.close()
+            await self._cluster.unregister(consumer=self.group)
+        finally:  # who has no patience leaves nobody behind for whom its group keeps queues
+            await self._cluster.close()
+            self._listeners.close()
 
     async def __aenter__(self) -> PushConsumer:
         return await self.start()

@@ -13,7 +13,9 @@ from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.topics import (
     HALF_TOPIC,
     PERM_BOTH,
+    PERM_MAX,
     PLAIN,
+    SYS_FLAG_MAX,
     LogTopic,
     TopicSettings,
     check_group_name,
@@ -107,8 +109,10 @@ class Administration(Calls):
             raise Refused(f"the topic[{name}] is conflict with system reserved words.")
         if self.broker.is_system_topic(name):  # without its queues no broker starts
             raise Refused(f"The topic[{name}] is conflict with system topic.")
-        if not 0 <= fields["perm"] <= 15:
+        if not 0 <= fields["perm"] <= PERM_MAX:
             raise Refused(f"perm {fields['perm']} is none")
+        if not 0 <= (fields["topicSysFlag"] or 0) <= SYS_FLAG_MAX:
+            raise Refused(f"topicSysFlag {fields['topicSysFlag']} is none")
         if level is not None and level not in LOG_LEVELS:  # ours
             raise Refused(f"level {level} is none of {', '.join(LOG_LEVELS)}")
         known = self.broker.topics.get(name.encode())
