@@ -15,7 +15,7 @@ from penstock.aio import Producer
 from penstock.app import Server, _demand_no_error
 from penstock.client.results import SendStatus
 from penstock.config import BrokerConfig, RegistryConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Locked
 from penstock.listeners import address_of, bind, port_of
 from penstock.msgid import unpack_host
 from ports import free_port
@@ -35,6 +35,15 @@ async def test_a_registry_alone(tmp_path: Path) -> None:
     async with Server(None, config) as server:
         assert set(server.addresses) == {"registry"}
         assert server.broker is None
+
+
+async def test_two_registries_have_not_one_folder(tmp_path: Path) -> None:
+    config = RegistryConfig(data=str(tmp_path), registry_port=0, lookup_port=-1, lookup_http_port=-1, host="127.0.0.1")
+    for _ in range(2):  # behind its end another one may
+        async with Server(None, config):
+            with pytest.raises(Locked, match="in use by another registry"):
+                async with Server(None, config):
+                    raise AssertionError("each would write over what the other was told")
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -22,7 +22,8 @@ from penstock.broker.replica import check_role, copied, placed, seated
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
-from penstock.errors import ConfigError, StoreError
+from penstock.disk.folderlock import FolderLock
+from penstock.errors import ConfigError, Locked, StoreError
 from penstock.fronts.flags import broadcast_address
 from penstock.fronts.soundness import check_settings
 from penstock.limits import Limits, limits_of
@@ -221,8 +222,11 @@ class Server:
             from penstock.fronts.namesrv import NameServer
             from penstock.fronts.remoting.session import RemotingSession
 
+            folder = Path(config.data) / "namesrv"
+            if (lock := _lock_of_registry(folder, self._files)) is not None:
+                stack.callback(lock.release)
             name_server = NameServer(
-                Path(config.data) / "namesrv",
+                folder,
                 files=self._files,
                 foreign_addresses=config.foreign_addresses,
                 changeable=lambda: self._rights.on,
@@ -490,6 +494,18 @@ def _option(listener: str) -> str:
     if listener in ("https", "ha"):
         return f"--set {listener}_port=…"
     return f"--{listener.replace('_', '-')}-port"
+
+
+def _lock_of_registry(folder: Path, files: Files) -> FolderLock | None:
+    """Held while a registry uses the folder; None where nothing can be written. Locked: another one does."""
+    try:
+        files.make_folder(folder, durable=False)
+        return FolderLock(folder / "lock", files, "registry")
+    except Locked:
+        raise
+    except StoreError as error:  # nor can it keep what it is told: it says so when it is
+        log.warning("the registry keeps nothing error=%s", error)
+        return None
 
 
 def _in_a_set(bound: Mapping[str, socket.socket], broker: Broker) -> bool:

@@ -11,8 +11,8 @@ from penstock.broker.rejoin import rejoin
 from penstock.broker.replica import NO_SET, Replica, placed
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
+from penstock.disk.folderlock import FolderLock
 from penstock.errors import ConfigError, Locked, StoreError
-from penstock.log.checkpoint import FolderLock
 
 
 def made(folder: Path) -> Replica:

@@ -9,12 +9,11 @@ import pytest
 
 from penstock.disk import tables
 from penstock.disk.files import Files
-from penstock.errors import Corrupt, Locked
+from penstock.errors import Corrupt
 from penstock.log.checkpoint import (
     LIVE,
     Checkpoint,
     CheckpointFile,
-    FolderLock,
     LivePages,
     newest,
     open_store_file,
@@ -67,15 +66,6 @@ def test_another_broker_that_wrote_behind_ours_is_noticed(tmp_path: Path) -> Non
     file = CheckpointFile(tmp_path / "checkpoint", Files())
     assert file.load() is None
     assert file.foreign_from == 2
-
-
-def test_one_process_holds_the_folder(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path / "lock", Files())
-    with pytest.raises(Locked, match="lock held by pid"):
-        FolderLock(tmp_path / "lock", Files())
-    lock.release()
-    lock.release()
-    FolderLock(tmp_path / "lock", Files()).release()
 
 
 def test_an_identity_keeps_its_sizes_and_counts_its_starts(tmp_path: Path) -> None:

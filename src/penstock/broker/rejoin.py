@@ -8,8 +8,8 @@ from pathlib import Path
 from penstock.broker.replica import NO_SET
 from penstock.disk import tables
 from penstock.disk.files import Files
+from penstock.disk.folderlock import FolderLock
 from penstock.errors import ConfigError
-from penstock.log.checkpoint import FolderLock
 
 _KEPT = {"lock", "lost+found", "users.toml", "ha"}
 _BESIDE = {"namesrv", "etcd", "etcd.log"}  # the registry's, and the engine's

@@ -25,7 +25,7 @@ import msgspec
 
 from penstock.disk import tables
 from penstock.disk.files import Files
-from penstock.errors import Corrupt, Locked, StoreError
+from penstock.errors import Corrupt, StoreError
 
 SIZE = 4096
 DAMAGED_QUEUES = "suspects.json"
@@ -162,28 +162,6 @@ def times(data: bytes) -> tuple[int, int, int]:
     return _TIMES.unpack_from(data.ljust(_TIMES.size, b"\0"))
 
 
-class FolderLock:
-    """The file `lock`, held by one process at a time. Raises Locked, which names the other."""
-
-    def __init__(self, path: Path, files: Files) -> None:
-        self._files = files
-        self._fd = files.open(path, create=True)
-        if not files.lock(self._fd):
-            text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
-            self.release()
-            raise Locked(f"{path.parent} is in use by another broker ({text or 'unknown process'})")
-        try:
-            files.write(self._fd, 0, f"lock held by pid {os.getpid()}".ljust(40).encode())
-        except StoreError:
-            self.release()
-            raise
-
-    def release(self) -> None:
-        if self._fd >= 0:
-            self._files.close(self._fd)
-            self._fd = -1
-
-
 class StoreFile(msgspec.Struct):
     """`store.json`: who this store is."""
 
@@ -314,4 +292,4 @@ class LivePages:
             self._files.unlink(path)
 
 
-__all__ = ["Checkpoint", "CheckpointFile", "FolderLock", "LivePages", "StoreError", "StoreFile"]
+__all__ = ["Checkpoint", "CheckpointFile", "LivePages", "StoreError", "StoreFile"]

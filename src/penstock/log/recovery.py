@@ -20,6 +20,7 @@ import time
 
 import msgspec
 
+from penstock.disk.folderlock import FolderLock
 from penstock.errors import Locked, StoreError
 from penstock.log import checkpoint as marks
 from penstock.log import cutting, lostend
@@ -53,7 +54,7 @@ class _Recoverer:
         store, report, files = self.store, self.report, self.files
         files.make_folder(self.folder)
         self.contents.mend_names()
-        self.upkeep.lock = marks.FolderLock(self.folder / "lock", files)
+        self.upkeep.lock = FolderLock(self.folder / "lock", files)
         identity = self.contents.identity()
         report.epoch = self.upkeep.epoch = identity.epoch
         aborted = marks.abort_text(self.folder)

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from penstock.disk import tables
 from penstock.disk.files import Files
+from penstock.disk.folderlock import FolderLock
 from penstock.disk.job import Job, run_now
 from penstock.disk.segments import Segment
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
-from penstock.log.checkpoint import DAMAGED_QUEUES, Checkpoint, CheckpointFile, FolderLock, LivePages
+from penstock.log.checkpoint import DAMAGED_QUEUES, Checkpoint, CheckpointFile, LivePages
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.durability import Durability, Preparer
 from penstock.log.keyindex import IndexFile

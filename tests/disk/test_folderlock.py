@@ -1,0 +1,20 @@
+"""A folder that one process holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.disk.files import Files
+from penstock.disk.folderlock import FolderLock
+from penstock.errors import Locked
+
+
+def test_one_process_holds_the_folder(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path / "lock", Files())
+    with pytest.raises(Locked, match="lock held by pid"):
+        FolderLock(tmp_path / "lock", Files())
+    lock.release()
+    lock.release()
+    FolderLock(tmp_path / "lock", Files()).release()
