@@ -76,6 +76,28 @@ _SETTINGS = (
 )  # fmt: skip
 
 
+def group_of(config: Mapping[str, object]) -> Group:
+    """A group with the settings of RocketMQ's SubscriptionGroupConfig. Refused where they are none."""
+    name = config.get("groupName")
+    if not isinstance(name, str):
+        raise Refused("groupName is missing")
+    check_group_name(name)
+    try:
+        return Group(
+            name,
+            consume_enable=bool(config.get("consumeEnable", True)),
+            consume_from_min_enable=bool(config.get("consumeFromMinEnable", True)),
+            consume_broadcast_enable=bool(config.get("consumeBroadcastEnable", True)),
+            retry_queues=shapes.number(config, "retryQueueNums", 1),
+            retry_max=shapes.number(config, "retryMaxTimes", 16),
+            broker_id=shapes.number(config, "brokerId", 0),
+            which_broker_when_slow=shapes.number(config, "whichBrokerWhenConsumeSlowly", 1),
+            notify_changes=bool(config.get("notifyConsumerIdsChangedEnable", True)),
+        )
+    except (TypeError, ValueError):
+        raise Refused(f"a number of the settings of group {name} is not a number") from None
+
+
 class GroupTable:
     """Subscription groups by name; unknown ones are made on use when `auto_create` is on."""
 
@@ -111,25 +133,9 @@ class GroupTable:
             raise Refused(f"no more than {self.limits.max_groups} groups")
 
     def update(self, config: Mapping[str, object], now_ms: int) -> Group:
-        """Make or change a group from RocketMQ's SubscriptionGroupConfig."""
-        name = config.get("groupName")
-        if not isinstance(name, str):
-            raise Refused("groupName is missing")
-        check_group_name(name)
-        try:
-            told = Group(
-                name,
-                consume_enable=bool(config.get("consumeEnable", True)),
-                consume_from_min_enable=bool(config.get("consumeFromMinEnable", True)),
-                consume_broadcast_enable=bool(config.get("consumeBroadcastEnable", True)),
-                retry_queues=shapes.number(config, "retryQueueNums", 1),
-                retry_max=shapes.number(config, "retryMaxTimes", 16),
-                broker_id=shapes.number(config, "brokerId", 0),
-                which_broker_when_slow=shapes.number(config, "whichBrokerWhenConsumeSlowly", 1),
-                notify_changes=bool(config.get("notifyConsumerIdsChangedEnable", True)),
-            )
-        except (TypeError, ValueError):
-            raise Refused(f"a number of the settings of group {name} is not a number") from None
+        """Make or change a group from RocketMQ's SubscriptionGroupConfig. Refused."""
+        told = group_of(config)
+        name = told.name
         if name not in self.by_name and now_ms:  # at 0 ms the table is read
             log.info("group made name=%s", name)
         group = self.by_name.setdefault(name, told)

@@ -96,6 +96,7 @@ def test_several_groups_at_once(peer: RawPeer) -> None:
     assert update({"groupName": "M1", "retryMaxTimes": 3}, {"groupName": "M2"}) == 0
     assert json.loads(peer.ask(352, {"group": "M1"}).body)["retryMaxTimes"] == 3
     assert update({"groupName": "M3"}, {"groupName": "no good"}) == 1
+    assert update({"groupName": "M3"}, {"groupName": "M4", "retryMaxTimes": "many"}) == 1
     assert peer.ask(352, {"group": "M3"}).code == 26
     assert peer.ask(225, body=b"{}").code == 1
 

@@ -80,6 +80,9 @@ def test_values_are_read_in_their_units() -> None:
     assert options.fetch_bytes == 512 << 10
     assert parse({"subscribe": "a"}).max_trigger_delay == 900_000
     assert parse({"subscribe": "a", "tags": "*"}).tags == ()
+    assert parse({"subscribe": "a", "tags": ""}).tags == ()  # as RocketMQ's subscriptions
+    with pytest.raises(ConfigError, match="tag"):  # of which everything was read
+        parse({"subscribe": "a", "tags": " || "})
 
 
 def test_the_documentation_is_current() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from penstock import msgid
 from penstock.broker import shapes
 from penstock.broker.clients import Peer
-from penstock.broker.groups import check_commits
+from penstock.broker.groups import check_commits, group_of
 from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.topics import (
     HALF_TOPIC,
@@ -143,14 +143,13 @@ class Administration(Calls):
         configs = self.json(request).get("groupConfigList")
         if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
             raise Refused("groupConfigList is no list of groups")
-        for config in configs:
-            check_group_name(str(config.get("groupName") or ""))
         self._update_groups(configs)
         return self.when_saved(session, request)
 
     def _update_groups(self, configs: Sequence[JsonObject]) -> None:
+        """All of them, or none. Refused."""
         groups = self.broker.groups
-        groups.demand_room([str(config.get("groupName") or "") for config in configs])
+        groups.demand_room([group_of(config).name for config in configs])
         for config in configs:
             groups.update(config, self.broker.now_ms)
 

@@ -271,6 +271,8 @@ def _names(text: str, option: Option) -> tuple[str, ...]:
 
 def _tags(text: str, option: Option) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split("||") if name.strip())
+    if text.strip() and not names:
+        raise ValueError("names no tag: * stands for all messages")
     return () if "*" in names else names
 
 
