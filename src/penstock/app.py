@@ -222,11 +222,8 @@ class Server:
             from penstock.fronts.namesrv import NameServer
             from penstock.fronts.remoting.session import RemotingSession
 
-            folder = Path(config.data) / "namesrv"
-            if (lock := _lock_of_registry(folder, self._files)) is not None:
-                stack.callback(lock.release)
             name_server = NameServer(
-                folder,
+                _held(Path(config.data) / "namesrv", self._files, stack),
                 files=self._files,
                 foreign_addresses=config.foreign_addresses,
                 changeable=lambda: self._rights.on,
@@ -496,16 +493,16 @@ def _option(listener: str) -> str:
     return f"--{listener.replace('_', '-')}-port"
 
 
-def _lock_of_registry(folder: Path, files: Files) -> FolderLock | None:
-    """Held while a registry uses the folder; None where nothing can be written. Locked: another one does."""
+def _held(folder: Path, files: Files, stack: AsyncExitStack) -> Path:
+    """A registry's folder, which it has until the end, unless nothing can be written there. Locked: another one has it."""
     try:
         files.make_folder(folder, durable=False)
-        return FolderLock(folder / "lock", files, "registry")
+        stack.callback(FolderLock(folder / "lock", files, "registry").release)
     except Locked:
         raise
     except StoreError as error:  # nor can it keep what it is told: it says so when it is
         log.warning("the registry keeps nothing error=%s", error)
-        return None
+    return folder
 
 
 def _in_a_set(bound: Mapping[str, socket.socket], broker: Broker) -> bool:
