@@ -144,7 +144,7 @@ def test_a_connection_anew_takes_nothing_that_was_published_before_that_is_confi
 
 
 def test_a_large_one_in_pieces_and_a_window(side: Side) -> None:
-    side.house.stage(TOKENS[0], rows(20, 300_000))
+    side.house.stage(TOKENS[0], rows(200, 30_000))  # each fits a segment
     size = side.house.staging.spools[TOKENS[0]].size
     assert size > WINDOW_BYTES
     first = [one for one in side.turn() if one.token]

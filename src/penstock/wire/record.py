@@ -59,11 +59,11 @@ def tags_code(tag: str | None) -> int:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The pairs of a properties text, with or without a separator at its end; pairs with an empty name or value are dropped."""
+    """The pairs of a properties text, with or without a separator at its end; pairs with an empty value are dropped."""
     found: dict[str, str] = {}
     for pair in text.split("\x02"):
         name, _, value = pair.partition("\x01")
-        if name and value:
+        if value:
             found[name] = value
     return found
 
@@ -80,8 +80,8 @@ def restore_properties(properties: Mapping[str, str]) -> str:
     """The text of properties that were parsed, for their next record. A value may hold the first separator, as in RocketMQ, whose
     clients send such ones; ValueError for what no text gives.
     """
-    if any(not name or "\x01" in name for name in properties):
-        raise ValueError("property names are not empty, and do not hold \\x01")
+    if any("\x01" in name for name in properties):
+        raise ValueError("property names do not hold \\x01")
     text = "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
     if text.count("\x02") != max(0, len(properties) - 1):
         raise ValueError("property names and values do not hold \\x02")
