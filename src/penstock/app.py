@@ -183,6 +183,7 @@ class Server:
         lookupd = None if registry is None else await self._start_registry(net, stack, registry)
         if config is not None:
             await self._start_broker(net, stack, config, lookupd)
+        _hold(registry, self._files, stack)
         net.start()
 
     # -- ports first: a port that is taken is known before the store is opened -------------------------------------
@@ -223,7 +224,7 @@ class Server:
             from penstock.fronts.remoting.session import RemotingSession
 
             name_server = NameServer(
-                _held(Path(config.data) / "namesrv", self._files, stack),
+                Path(config.data) / "namesrv",
                 files=self._files,
                 foreign_addresses=config.foreign_addresses,
                 changeable=lambda: self._rights.on,
@@ -493,16 +494,20 @@ def _option(listener: str) -> str:
     return f"--{listener.replace('_', '-')}-port"
 
 
-def _held(folder: Path, files: Files, stack: AsyncExitStack) -> Path:
-    """A registry's folder, which it has until the end, unless nothing can be written there. Locked: another one has it."""
+def _hold(config: RegistryConfig | None, files: Files, stack: AsyncExitStack) -> None:
+    """Have the folder of a name server until the end, once nothing is left that could keep it from starting; where nothing can
+    be written, nobody needs it. Locked: another one has it.
+    """
+    if config is None or config.registry_port < 0:
+        return
+    folder = Path(config.data) / "namesrv"
     try:
         files.make_folder(folder, durable=False)
         stack.callback(FolderLock(folder / "lock", files, "registry").release)
     except Locked:
         raise
-    except StoreError as error:  # nor can it keep what it is told: it says so when it is
+    except StoreError as error:  # it says so again when it is told something to keep
         log.warning("the registry keeps nothing error=%s", error)
-    return folder
 
 
 def _in_a_set(bound: Mapping[str, socket.socket], broker: Broker) -> bool:
