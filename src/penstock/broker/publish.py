@@ -31,7 +31,7 @@ log = logging.getLogger("penstock.staging")
 
 ROOM_BESIDE = 64 << 20  # what a publish leaves free: queues and index grow, too
 ROOM_AT_END = 1 << 16
-PUBLISHED_WITHIN_MS = 1 << 45  # a thousand years: what is decided does not expire
+PUBLISHED_WITHIN_MS = 1 << 45  # a staged delay must still be in range when its batch is published
 _BORN_BYTES = 8
 
 

@@ -44,7 +44,7 @@ class ChannelConsumer:
         if (reader := self.readers.pop(topic, None)) is not None:
             try:
                 await reader.quiet()
-            finally:  # whoever does not wait for it: nothing stays in the hands of a reader that nobody knows
+            finally:  # when cancelled, too: no message stays in the hands of a reader that nobody knows
                 await reader.close()
 
     async def quiet(self) -> None:

@@ -144,7 +144,7 @@ class Producer:
             self._requester.close()
             await self._sender.close()
             await self._cluster.unregister(producer=self.group)
-        finally:  # who has no patience leaves nothing running, either
+        finally:  # a close that is cancelled leaves nothing running, either
             await self.lanes.close()
             await self._cluster.close()
 

@@ -196,7 +196,7 @@ class PushConsumer:
             if self._tracer is not None:
                 await self._tracer.close()
             await self._cluster.unregister(consumer=self.group)
-        finally:  # who has no patience leaves nobody behind for whom its group keeps queues
+        finally:  # a close that is cancelled leaves no member behind for which the group keeps queues
             await self._cluster.close()
             self._listeners.close()
 
