@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import logs
 
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 BAD = 'a b" reason=\x1b[2J\nlevel=info x\\'
 
 
@@ -36,6 +40,7 @@ def record(
             "topic made",
             {"name": "%RETRY%g", "kind": "log", "queues": 1},
         ),
+        ("they differ ours=%08x part=%.2f", (255, 0.5), "they differ", {"ours": "000000ff", "part": "0.50"}),
         ("nothing more", (), "nothing more", {}),
         ("%s is gone", ("x=1",), "x=1 is gone", {}),
         ("x=1 said by hand", (), "x=1 said by hand", {}),
@@ -113,3 +118,15 @@ def test_said_twice_it_is_written_once(root: logging.Logger, capsys: pytest.Capt
     logs.to_stderr("json", "b")
     logging.getLogger("penstock.t").warning("once")
     assert [json.loads(line)["broker"] for line in capsys.readouterr().err.splitlines() if "once" in line] == ["b"]
+
+
+def test_each_field_that_a_line_of_ours_names_is_one() -> None:
+    """A value with text before it (`kept=lost+found/%s`) was taken for a part of the field before it."""
+    for path in Path(logs.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LEVELS):
+                continue
+            for template in (one.value for one in call.args[:2] if isinstance(one, ast.Constant)):
+                if isinstance(template, str):
+                    named = re.findall(r"([a-z_]+)=", template)
+                    assert [part.name for part in logs._parts(template)[1:]] in (named, []), (path, template)

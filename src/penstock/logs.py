@@ -28,7 +28,7 @@ _ZONE_AT = 19  # behind the seconds
 VALUE_CHARS_MAX = 8_000
 _ALWAYS = ("penstock.audit", "penstock.serve")  # whatever their number
 _OFTEN = ("penstock.net",)  # limited below a warning, too: one line for each client
-_FIELD = re.compile(r"(?:^|(?<=[ ,;]))([a-z_]+)=(%(?:\.\d+)?[sdrg]|[a-z0-9-]+(?= |$))")
+_FIELD = re.compile(r"(?:^|(?<=[ ,;]))([a-z_]+)=(%(?:\d+)?(?:\.\d+)?[sdrgfx]|[a-z0-9-]+(?= |$))")
 _WORD = re.compile(r"[^\s\"=\\]+")
 
 Fields = dict[str, object]

@@ -111,8 +111,8 @@ def keep_tail(files: Files, root: Path, intent: Intent, segment_size: int, now_m
     files.sync_folder(fresh)
     files.rename(fresh, to)
     files.sync_folder(lost)
-    log.error("the end of the log is cut position=%d bytes=%d kept=lost+found/%s why=%s", intent.to,
-              intent.end - intent.to, intent.folder, intent.why)  # fmt: skip
+    log.error("the end of the log is cut position=%d bytes=%d kept=%s why=%s", intent.to,
+              intent.end - intent.to, str(to.relative_to(root)), intent.why)  # fmt: skip
     return to
 
 
