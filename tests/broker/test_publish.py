@@ -15,7 +15,7 @@ from penstock.broker.runs import Runs
 from penstock.broker.spool import Piece
 from penstock.broker.staging import Staging
 from penstock.broker.topics import TIMER_TOPIC
-from penstock.errors import Refused
+from penstock.errors import Refused, StoreError
 
 
 @pytest.fixture
@@ -178,6 +178,97 @@ def test_what_could_not_be_appended_is_not_staged(house: House, body: bytes, pro
     house.kill()
     house.open()
     assert house.rows() == [b"other"]
+
+
+TOO_LONG = piece([b"x"], properties=b"TIMER_DELIVER_MS\x0199999999999999\x02p\x01" + b"y" * 32_730, delayed=True)
+
+
+def _stage_unchecked(house: House, chunks: list[bytes], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a version did that checked less."""
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchPublish, "check", lambda self, piece: None)
+        house.stage(A, chunks, batch=batch)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_a_former_run_has_staged_is_checked_before_it_is_published(
+    house: House, damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stage_unchecked(house, [piece([b"first"]) + (piece([b"last"]) if damaged else TOO_LONG)], 0, monkeypatch)
+    house.kill()
+    house.open()
+    if damaged:
+        path = house.staging.spools[A].path
+        path.write_bytes(path.read_bytes().replace(b"last", b"lust"))
+    end = house.broker.store.end_position
+    with pytest.raises(Refused) as refused:
+        house.publish([A])
+    assert refused.value.remoting == (77002 if damaged else 13)
+    assert house.broker.store.end_position == end
+    house.stage(B, [piece([b"other"])])
+    assert house.publish([B])
+    assert house.rows() == [b"other"]
+
+
+@pytest.mark.parametrize("why", ["too long", "damaged", "closed"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_begun_and_cannot_be_finished_is_taken_back(
+    house: House, why: str, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it was seen; what comes behind it finds a broker that starts, with all that stood before it."""
+    house.stage(B, [piece([b"before"])])
+    assert house.publish([B])
+    house.settle()
+    bad = TOO_LONG if why == "too long" else piece([b"last"], queue_id=1)
+    _stage_unchecked(house, [piece(named("a", 3)) + bad], 1, monkeypatch)
+    house.stage("c" * 32, [piece([b"after"])], batch=1)
+    if killed or why != "too long":
+        real = BatchPublish._append_piece
+
+        def append_piece(self: BatchPublish, found: Piece, *more: Any) -> None:
+            if found.messages == bad[-len(found.messages) :]:
+                raise Killed if killed else Refused("the disk failed", remoting=14)
+            real(self, found, *more)
+
+        monkeypatch.setattr(BatchPublish, "_append_piece", append_piece)
+    with pytest.raises((Refused, Killed)):
+        house.publish([A], batch=1)
+    assert house.rows() == [b"before"]
+    if why == "damaged":
+        path = house.staging.spools[A].path
+        path.write_bytes(path.read_bytes().replace(b"last", b"lust"))
+    elif why == "closed":
+        house.broker.topics.create(b"T", 4, 4, perm=4)
+        house.broker.tables.write()
+    house.kill()
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match=r"cannot be finished.*start again"):
+        house.open()
+    for _ in range(2):
+        house.open()
+        assert house.rows() == [b"before"]
+        house.kill()
+    house.open()
+    with pytest.raises(Refused):
+        house.publish([A], batch=1)
+    if why != "closed":
+        assert house.publish(["c" * 32], batch=1)
+        assert house.rows() == [b"before", b"after"]
+
+
+def test_a_publish_that_lacks_its_end_alone_needs_no_staged_rows(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.stage(A, [piece(named("a", 3))])
+    with monkeypatch.context() as patched:
+        note = Runs.note
+        patched.setattr(Runs, "note", lambda self, about: _unless_done(note, self, about))
+        with pytest.raises(Killed):
+            house.publish([A])
+    path = house.staging.spools[A].path
+    house.kill()
+    path.unlink()
+    house.open()
+    assert house.rows() == named("a", 3)
+    assert not house.publish([A])
 
 
 def test_what_is_delayed_is_published_whoever_is_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,10 @@ def test_a_damaged_chunk_is_not_published(tmp_path: Path) -> None:
     data = bytearray(spool.path.read_bytes())
     data[sizes[0] + CHUNK.size + 30] ^= 1
     spool.path.write_bytes(data)
-    with pytest.raises(StoreError, match="damaged"):
+    with pytest.raises(Refused, match="damaged"):
+        list(spools.pieces(spool))
+    spool.path.write_bytes(data[: sizes[0] + CHUNK.size - 1])
+    with pytest.raises(Refused, match="damaged"):
         list(spools.pieces(spool))
     again = spools_of(tmp_path).by_token[TOKEN]
     assert (again.number, again.sealed) == (0, False)

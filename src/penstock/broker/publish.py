@@ -3,23 +3,25 @@
     begin │ the rows of the tokens named │ done
 
 The rows are copied, because a record carries its queue offset. A crash between `begin` and `done` is mended at the
-start, before anybody can connect: the rows behind `begin` are counted, the missing ones are taken from the spools.
+start, before anybody can connect: the rows behind `begin` are counted, the missing ones are taken from the spools. Where
+those can be appended no more, the log ends before `begin` from the next start on: nobody has seen what stands there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from penstock.broker.core import Core
 from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
 from penstock.broker.runs import Runs
 from penstock.broker.sending import Marks, fill
 from penstock.broker.sinks import Begun, Sinks
-from penstock.broker.spool import Piece, Spool, Spools, illegal
+from penstock.broker.spool import Piece, Spool, Spools, illegal, lost
 from penstock.broker.topics import DONE_TOPIC, LogTopic
 from penstock.errors import Refused, StoreError
-from penstock.log import status
+from penstock.log import cutting, status
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
 from penstock.log.veil import Veils
@@ -33,6 +35,7 @@ ROOM_BESIDE = 64 << 20  # what a publish leaves free: queues and index grow, too
 ROOM_AT_END = 1 << 16
 PUBLISHED_WITHIN_MS = 1 << 45  # a staged delay must still be in range when its batch is published
 _BORN_BYTES = 8
+_NO_END = 1 << 62  # beyond every position of a log
 
 
 class BatchPublish:
@@ -60,6 +63,14 @@ class BatchPublish:
                     raise Refused(f"the property {name} is the broker's own", remoting=ResponseCode.MESSAGE_ILLEGAL)
                 if piece.delayed:
                     self._check_delayed(topic, piece.queue_id, item, properties)
+
+    def check_again(self, spools: list[Spool]) -> None:
+        """Refuse what a former run has staged, and this one could not append: it was smaller, or checked less. StoreError."""
+        for spool in spools:
+            if not spool.checked:
+                for piece in self._spools.pieces(spool):
+                    self.check(piece)
+                spool.pass_check()
 
     def _check_delayed(self, topic: LogTopic, queue_id: int, item: BatchItem, properties: dict[str, str]) -> None:
         """As it would be stored: where it is for is told in properties more."""
@@ -121,6 +132,7 @@ class BatchPublish:
             )
         except (Refused, StoreError) as error:
             log.error("a publish was cut short sink=%s error=%s", begun.about["sink"], error)
+            self._core.copies.keep_whole(begun.physical, _NO_END)
             self._core.store.fail(error)
             raise Refused(
                 f"not published; a restart of the broker finishes it: {error}",
@@ -160,27 +172,57 @@ class BatchPublish:
     # -- after a crash -------------------------------------------------------------------------------------------
 
     def finish_cut_short(self, begun: Begun, write_tables: Callable[[], None]) -> None:
-        """A crash came between `begin` and `done`: append what is missing, as if it had not."""
-        core = self._core
+        """A crash came between `begin` and `done`: append what is missing, as if it had not. StoreError, too, when that cannot
+        be done: then it is taken back.
+        """
         present = self._records_behind(begun.physical + begun.size) - self._overs_behind(begun.physical)
         spools = []
-        for token in begun.about["tokens"]:
-            spool = self._spools.by_token.get(token)
-            if spool is None or not spool.sealed:
-                raise StoreError(
-                    f"batch {begun.about['batch']} of sink {begun.about['sink']} was being published and its staged rows "
-                    f"{token} are gone: {present} of {begun.about['rows']} rows are in the log"
-                )
-            spools.append(spool)
-            for name, queue_id in spool.queues:  # topics.json may be older than the log
-                if queue_id >= (count := core.sending.open_to_senders(name).queue_count):
-                    core.topics.create(name, max(count, queue_id + 1), max(count, queue_id + 1))
-        write_tables()
+        if present < begun.about["rows"]:
+            try:
+                spools = self._found(begun, present)
+                self._demand_queues(spools)
+                self.check_again(spools)
+            except Refused as error:
+                self._take_back(begun, error)
+            write_tables()
         self.append(spools, present)
         log.warning(
             "finished a publish that a crash cut short sink=%s batch=%d rows=%d missing=%d",
             begun.about["sink"], begun.about["batch"], begun.about["rows"], begun.about["rows"] - present,
         )  # fmt: skip
+
+    def _found(self, begun: Begun, present: int) -> list[Spool]:
+        spools = []
+        for token in begun.about["tokens"]:
+            spool = self._spools.by_token.get(token)
+            if spool is None:  # all of it was there once, perhaps, and was seen: nobody but a person can know
+                raise StoreError(
+                    f"batch {begun.about['batch']} of sink {begun.about['sink']} was being published and its staged rows "
+                    f"{token} are gone: {present} of {begun.about['rows']} rows are in the log"
+                )
+            if not spool.sealed:  # it was: the start has found damage in it
+                raise lost(token, "are damaged on the disk")
+            spools.append(spool)
+        return spools
+
+    def _demand_queues(self, spools: list[Spool]) -> None:
+        """topics.json may be older than the log. Refused."""
+        core = self._core
+        for name, queue_id in {place for spool in spools for place in spool.queues}:
+            if queue_id >= (count := core.sending.open_to_senders(name).queue_count):
+                core.topics.create(name, max(count, queue_id + 1), max(count, queue_id + 1))
+
+    def _take_back(self, begun: Begun, why: Refused) -> NoReturn:
+        """Nobody was told of the batch, and it is the last that stands in the log. The staged rows stay: a PUBLISH that is
+        repeated tells what is wrong with them. StoreError.
+        """
+        core, about = self._core, begun.about
+        end = core.store.end_position
+        cutting.intend(core.files, core.folder, begun.physical, end, 0, "a publish that cannot be finished")
+        raise StoreError(
+            f"batch {about['batch']} of sink {about['sink']} was being published, and cannot be finished: {why}. Nobody has "
+            "seen it, and the next start takes it back: start again"
+        ) from why
 
     def _records_behind(self, position: int) -> int:
         store, count = self._core.store, 0

@@ -60,6 +60,7 @@ class Spool(msgspec.Struct):
     sums: int = 0
     sealed: bool = False
     flushed: bool = False
+    checked: bool = False  # by this process: each of its messages can be appended
     at_ms: int = 0
     queues: set[tuple[bytes, int]] = msgspec.field(default_factory=set)
 
@@ -101,6 +102,10 @@ class Spool(msgspec.Struct):
     def on_disk(self) -> None:
         """All of it is flushed."""
         self.flushed = True
+
+    def pass_check(self) -> None:
+        """Each message that is in it now can be appended; what is added is checked before."""
+        self.checked = True
 
 
 def crc_of(data: bytes, before: int = 0) -> int:
@@ -242,16 +247,17 @@ class Spools:
             self.files.close(fd)
 
     def pieces(self, spool: Spool) -> Iterator[Piece]:
-        """Everything in a spool, its sums checked."""
+        """Everything in a spool, its sums checked. Refused (77002) when it is damaged; StoreError."""
         fd = self.files.open(spool.path, writable=False)
         try:
             length = HEADER.unpack(self.files.read(fd, 0, HEADER.size))[2]
             at = HEADER.size + length + U32.size
             for _ in range(spool.number):
-                number, size, crc = CHUNK.unpack(self.files.read(fd, at, CHUNK.size))
-                chunk = self.files.read(fd, at + CHUNK.size, size)
-                if crc_of(chunk) != crc:
-                    raise StoreError(f"{spool.path}: chunk {number} is damaged")
+                head = self.files.read(fd, at, CHUNK.size)
+                number, size, crc = CHUNK.unpack(head) if len(head) == CHUNK.size else (0, 0, 0)
+                chunk = self.files.read(fd, at + CHUNK.size, min(size, CHUNK_BYTES_MAX))
+                if not number or len(chunk) < size or crc_of(chunk) != crc:
+                    raise lost(spool.token, f"are damaged on the disk, at {at} of {spool.path}")
                 yield from pieces(chunk)
                 at += CHUNK.size + size
         finally:
@@ -266,6 +272,7 @@ class Spools:
         spool.opened(self.files.open(spool.path, create=True))
         self.files.cut(spool.fd, 0)  # a file that could not be removed: its chunks would follow ours
         self._write(spool, spool.header(), now_ms)
+        spool.pass_check()  # nothing is in it
         self.by_token[spool.token] = spool
         return spool
 

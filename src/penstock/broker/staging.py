@@ -269,6 +269,7 @@ class Staging:
             for name, queue_id in spool.queues:
                 if not queue_id < self._core.sending.open_to_senders(name).queue_count:
                     raise Refused(f"topic {name.decode()} has no queue {queue_id} any more")
+        self._batch.check_again(spools)
         self._batch.demand_room(sum(spool.log_bytes for spool in spools))
         begin: Note = {
             "k": "begin", "sink": wanted.sink, "batch": wanted.batch, "run": wanted.run,
