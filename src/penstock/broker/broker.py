@@ -149,6 +149,7 @@ class Broker:
         room for what a start must write.
         """
         self.reserve.open()
+        self.files.released.begin()
         try:
             return self._open()
         except DiskFull as error:
@@ -202,6 +203,7 @@ class Broker:
             self._let_go()
             raise
         self.store.close()
+        self.files.released.end()
 
     def _let_go(self) -> None:
         """Close every file, and leave what is in them as a killed process would: a program that a start or a stop has failed for
@@ -213,6 +215,7 @@ class Broker:
                 close()
             except StoreError as error:
                 log.error("not closed cleanly folder=%s error=%s", self.folder, error)
+        self.files.released.end()
 
     @property
     def config(self) -> BrokerConfig:
@@ -255,6 +258,8 @@ class Broker:
             jobs.append(written)
         if kept := self.reserve.take_job(mono_ms):
             jobs.append(kept)
+        if released := self.files.released.take_job():
+            jobs.append(released)
         return jobs
 
     # -- questions -----------------------------------------------------------------------------------------------

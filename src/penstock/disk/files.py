@@ -16,8 +16,10 @@ import re
 import resource
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
+from penstock.disk.released import Released
 from penstock.errors import DiskFull, StoreError
 
 DESCRIPTORS_KEPT = 256
@@ -42,6 +44,11 @@ class Files:
     """The real disk. Every failure is a `StoreError`, no room a `DiskFull`."""
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
+
+    @cached_property
+    def released(self) -> Released:
+        """Where mappings and descriptors go that may be the last of their file."""
+        return Released(self.close)
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """A descriptor of the file; `create` makes it when it is missing."""
@@ -231,6 +238,18 @@ class Files:
             pass
         except OSError as error:
             raise _failed(error, path) from error
+
+    def discard(self, path: Path) -> None:
+        """As `unlink`, for a file of which many pages may be in memory: they are freed where `released` frees."""
+        try:
+            fd = self.open(path, writable=False)
+        except StoreError:  # it is not there, or there are too many
+            fd = -1
+        try:
+            self.unlink(path)
+        finally:
+            if fd >= 0:
+                self.released.add(fd)
 
     def make_folder(self, path: Path, *, durable: bool = True) -> None:
         """The folder and the ones above it; with `durable` each new name is flushed in its parent."""

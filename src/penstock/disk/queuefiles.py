@@ -440,12 +440,12 @@ def delete(files: Files, paths: Paths, numbers: Iterable[int]) -> None:
     """Each of these files with its sums, whatever becomes of the others. StoreError behind that."""
     with ExitStack() as steps:
         for number in numbers:
-            steps.callback(files.unlink, paths.data(number))
-            steps.callback(files.unlink, paths.sums(number))
+            steps.callback(files.discard, paths.data(number))
+            steps.callback(files.discard, paths.sums(number))
 
 
 def try_unlink(files: Files, path: Path) -> None:
     try:
-        files.unlink(path)
+        files.discard(path)
     except StoreError as error:
         log.error("%s", error)

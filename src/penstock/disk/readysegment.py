@@ -332,6 +332,9 @@ class SegmentFile:
                 self.files.close(fd)
         self.fd = self.sums_fd = -1
 
+    def __del__(self) -> None:
+        self.files.released.add(self.map, self.sums_map)
+
 
 class ReadySegment(SegmentFile):
     """A segment that looks at what it finds when it is opened: after a clean stop, a kill, a power cut, damage."""

@@ -138,6 +138,7 @@ class Segment:
 
     def __del__(self) -> None:
         self.close()
+        self.files.released.add(self.map)
 
 
 class SegmentedFile:

@@ -224,6 +224,7 @@ class Sidecar:
 
     def __del__(self) -> None:
         self.close()
+        self.files.released.add(self.map)
 
 
 class Checksums:

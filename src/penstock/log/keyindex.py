@@ -102,6 +102,9 @@ class IndexFile:
         if not 1 <= self.count <= self.entries:
             raise Corrupt(self.path, layout.INDEX_COUNT, f"count {self.count}")
 
+    def __del__(self) -> None:
+        self.files.released.add(self.map)
+
     def _entry_at(self, n: int) -> int:
         return layout.INDEX_HEAD_BYTES + self.slots * layout.INDEX_SLOT_BYTES + n * layout.INDEX_ENTRY_BYTES
 
