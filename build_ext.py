@@ -4,6 +4,7 @@ COMPILED = [
     "penstock.broker.clock",
     "penstock.broker.copies",
     "penstock.broker.nsq.flush",
+    "penstock.broker.nsq.memorytopics",
     "penstock.broker.nsq.queueing",
     "penstock.broker.nsq.topics",
     "penstock.broker.nsq.turns",

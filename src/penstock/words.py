@@ -178,6 +178,7 @@ SHARE_MAX = 256
 BEHIND_MAX = 1_024  # messages that one which comes again waits behind
 OUT_BYTES_MAX = 8_388_608  # a consumer has not read yet: then it gets no more
 PERCENT = 100
+HAND_OVER_MAX = 10_000  # messages that a topic in memory hands over to its channels in one turn
 REFILL_MAX = 256  # messages that a memory queue takes back from its files at once
 OVER_PART = 10  # of the messages that a memory queue holds, so many fewer wait to be written to its files together
 OVER_MAX = 1_000

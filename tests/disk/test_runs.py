@@ -94,3 +94,31 @@ def test_batches_lie_one_behind_the_other_in_buffers_that_fit_their_use() -> Non
         writer.place()
         writer.leave()
     assert len(write(writer, b"x" * 60).buffer) == 64
+
+
+def test_the_first_run_is_seen_before_it_goes() -> None:
+    queue = RunQueue()
+    assert queue.first(5) is None
+    run = framed(PAYLOADS[:10])
+    run.stand_for(3)
+    queue.add_run(run)
+    more = framed(PAYLOADS[10:])
+    queue.add(more.buffer, 0, more.end, more.count)
+    found: list[bytes] = []
+    numbers = []
+    while (first := queue.first(7)) is not None:
+        assert queue.first(7).payloads() == first.payloads()  # type: ignore[union-attr]
+        found += first.payloads()
+        numbers.append((first.number, first.count))
+        queue.drop(first)
+        if len(found) == 7:
+            assert taken_one(queue) == PAYLOADS[7]
+            found.append(PAYLOADS[7])
+    assert found == PAYLOADS
+    assert numbers == [(3, 7), (11, 2), *[(-1, 7)] * 5, (-1, 5)]
+    assert (queue.count, queue.size, queue.take()) == (0, 0, -1)
+
+
+def taken_one(queue: RunQueue) -> bytes:
+    at = queue.take()
+    return bytes(queue.buffer[at + 4 : at + 4 + int.from_bytes(queue.buffer[at : at + 4])])

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.logchannels import LogChannels
-from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.memorytopics import MemoryTopic
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.broker.topics import LogTopic
 from penstock.disk.readyqueue import ReadyQueue
 from penstock.errors import Refused

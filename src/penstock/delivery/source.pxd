@@ -36,6 +36,8 @@ cdef class MemorySource(Source):
     cpdef bytes oldest(self)
     @cython.locals(waits=RunQueue, slot=cython.longlong, at=cython.longlong)
     cpdef int take(self) except -1
+    @cython.locals(run=Run, source=MemorySource)
+    cpdef long long pass_on(self, list to, long long limit) except -1
     cdef long long _more_slots(self) except -1
     @cython.locals(taken=Run)
     cpdef bint _refill(self) except -1

@@ -204,6 +204,22 @@ class MemorySource(Source):
         self._point(waits.buffer, at)
         return 1
 
+    def pass_on(self, to: list[MemorySource], limit: int) -> int:
+        """The oldest messages, at most `limit`, into each of these, and out of here: how many; 0 when there are none. StoreError
+        when one of them cannot take them: they are here yet, and in those before it.
+        """
+        if self._waits.count == 0 and not self._refill():
+            return 0
+        run = self._waits.first(limit)
+        if run is None:
+            return 0
+        for source in to:
+            source.put_run(run.buffer, run.at, run.end, run.count)
+        self._waits.drop(run)
+        if run.number >= 0:
+            self.backend.finish(range(run.number, run.number + run.count))  # type: ignore[union-attr]
+        return run.count
+
     def _more_slots(self) -> int:
         """Twice as many slots; the first free one."""
         old = len(self._slots)

@@ -150,6 +150,26 @@ class RunQueue:
         self.size -= run.at - at
         return at
 
+    def first(self, limit: int) -> Run | None:
+        """The oldest records as they lie, of one run, at most `limit`; they stay here until they are dropped. None: none are."""
+        while self._run.count == 0:
+            if not self._more:
+                return None
+            self._run = self._more.popleft()
+        run = self._run
+        piece = Run(run.buffer, run.at, run.end, run.count)
+        piece.number = run.number
+        return piece.split(limit) if run.count > limit else piece
+
+    def drop(self, first: Run) -> int:
+        """What `first` gave goes. Returns 0."""
+        self._run.split(first.count)
+        self.count -= first.count
+        self.size -= first.end - first.at
+        if self.count == 0:
+            self.clear()
+        return 0
+
     def runs(self) -> list[Run]:
         """All of it, as it lies."""
         return [run for run in (self._run, *self._more) if run.count]

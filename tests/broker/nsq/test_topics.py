@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Quick, Reader, Side
-from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.memorytopics import MemoryTopic
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.errors import DiskFull, Refused
 
 LEVELS = ["memory", "os", "disk"]

@@ -34,9 +34,10 @@ from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.entry import AGAIN_LANE, Deferred, Left, deferred_of
 from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.memorytopics import MemoryTopic
 from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.sources import finish_ahead
-from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.broker.sending import Placed
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.delivery.channel import Channel

@@ -17,7 +17,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.nsq import looking
 from penstock.broker.nsq.looking import Place, Seen, Steps
-from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.memorytopics import MemoryTopic
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import Paths

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from penstock import words
 from penstock.broker.clock import BrokerClock
-from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.memorytopics import MemoryTopic
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource
 from penstock.delivery.passing import PassingSource

@@ -40,14 +40,16 @@ from penstock.log.consumequeue import ConsumeQueue
 if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.broker.nsq.flush import GroupFlush
-    from cython.cimports.penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+    from cython.cimports.penstock.broker.nsq.memorytopics import MemoryTopic
+    from cython.cimports.penstock.broker.nsq.topics import QueueTopic, Topic
     from cython.cimports.penstock.broker.nsq.turns import Turns
     from cython.cimports.penstock.delivery.channel import Channel
     from cython.cimports.penstock.delivery.source import MemorySource
 else:
     from penstock import words
     from penstock.broker.nsq.flush import GroupFlush
-    from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+    from penstock.broker.nsq.memorytopics import MemoryTopic
+    from penstock.broker.nsq.topics import QueueTopic, Topic
     from penstock.broker.nsq.turns import Turns
     from penstock.delivery.channel import Channel
     from penstock.delivery.source import MemorySource

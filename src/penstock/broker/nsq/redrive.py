@@ -14,8 +14,9 @@ from penstock.broker.nsq.deathnotes import DeathNotes
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.entry import Left
 from penstock.broker.nsq.looking import Place, Seen, Steps, read_place, ready, ready_in_topic
+from penstock.broker.nsq.memorytopics import MemoryTopic
 from penstock.broker.nsq.registry import Registry
-from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused, StoreError
 from penstock.wire import names

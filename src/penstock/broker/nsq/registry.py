@@ -14,10 +14,11 @@ from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.memorytopics import MemoryTopic
 from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.names import EPHEMERAL, printable, valid_nsq_name
 from penstock.broker.nsq.table import Table
-from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.broker.nsq.turns import Turns
 from penstock.broker.replica import of_a_set
 from penstock.broker.systemtopics import is_system_topic
@@ -87,6 +88,7 @@ class Registry:
         self._claims = claims
         self._turns = turns
         self.marks = turns.topics
+        self.later = turns.later
         self._flush = flush
         self._moving = moving
         self._owner = owner

@@ -1,5 +1,5 @@
 """Topics as NSQ sees them: publish, channels, pause, empty. `QueueTopic` keeps its messages in a ready queue, one copy
-for all channels; `MemoryTopic` (level `memory`, and everything ephemeral) hands each channel a copy of its own.
+for all channels; a `MemoryTopic` (`memorytopics`) hands each channel a copy of its own.
 
 Publishing is three steps, so that MPUB is all or nothing: `ready` (is there room for all of it), `put` for each
 message, `placed` (readers may see them). Between the first and the last nothing can fail.
@@ -14,40 +14,30 @@ from typing import Protocol
 
 import cython
 
-from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
+from penstock.broker.levels import LEVEL_DISK, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.names import EPHEMERAL, bad_channel, printable, too_many_channels, valid_nsq_name
-from penstock.broker.nsq.sources import cursors, finish_ahead, lanes, memory
+from penstock.broker.nsq.sources import cursors, finish_ahead, lanes
 from penstock.delivery.channel import Channel
 from penstock.delivery.passing import PassingSource
-from penstock.delivery.source import MemorySource, Source
+from penstock.delivery.source import Source
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import mark_of
-from penstock.errors import StoreError
 from penstock.limits import Limits
 from penstock.octets import Readable
-from penstock.wire.nsq import message_data
 
 if cython.compiled:
-    from cython.cimports.penstock import words
     from cython.cimports.penstock.delivery.cursor import CursorSource, Lane
     from cython.cimports.penstock.disk.readyqueue import ReadyQueue
-    from cython.cimports.penstock.disk.runs import RunWriter
-    from cython.cimports.penstock.wire.nsq import put_fresh
 else:
-    from penstock import words
     from penstock.delivery.cursor import CursorSource, Lane
     from penstock.disk.readyqueue import ReadyQueue
-    from penstock.disk.runs import RunWriter
-    from penstock.wire.nsq import put_fresh
 
 log = logging.getLogger("penstock.queueing")
 
 Owed = set[bytes] | None  # the channels that a deferred message is for; None: all there are
 
 _RECORD_BYTES = 19  # of a record in a ready queue, beside the body
-_ID = slice(10, 26)  # where a message's data has its id
-_HEX = 16
 
 
 class TopicRegistry(Protocol):
@@ -72,6 +62,10 @@ class TopicRegistry(Protocol):
     @property
     def marks(self) -> list[Topic]:
         """The topics whose channels are looked at when the turn ends; each puts itself there, once."""
+
+    @property
+    def later(self) -> dict[Topic, int]:
+        """Topics that have more to hand over to their channels, and when they are marked for it (monotonic ms)."""
 
     def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
         """It or a channel of it came, went, or was paused."""
@@ -514,136 +508,3 @@ class QueueTopic(Topic):
         finally:
             self.registry.forget_copies(self.stream)
             self.stream.drop_all()
-
-
-class MemoryTopic(Topic):
-    """Level `memory`, and ephemeral: a queue of its own while there is no channel or it is paused, copies otherwise."""
-
-    def __init__(self, name: bytes, registry: TopicRegistry, source: MemorySource) -> None:
-        Topic.__init__(self, name, LEVEL_MEMORY, registry)
-        self.source = source
-        self.pending: list[tuple[bytes, int]] = []  # deferred (message data, delay ms) until there is a channel
-        self._writer = RunWriter()  # where this turn's messages lie
-        self._last_id = 0
-
-    def ready(self, size: int, count: int, gathers: bool = False) -> int:
-        return self._writer.ready(size + (words.SIZE_BYTES + words.DATA_BODY_AT) * count)
-
-    def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
-        writer = self._writer
-        to = writer.record(words.DATA_BODY_AT + length)
-        put_fresh(writer.base, to, now_ns, self.new_id(now_ns), body, at, length)
-        self.message_count += 1
-        self.message_bytes += length
-        return 0
-
-    def new_id(self, now_ns: int) -> int:
-        """A message id that this topic never had: the time, or the next one."""
-        self._last_id = max(now_ns, self._last_id + 1)
-        return self._last_id
-
-    def placed(self) -> int:
-        """StoreError when the disk part of a queue cannot take it."""
-        writer = self._writer
-        buffer, begin, end, count = writer.buffer, writer.begin, writer.end, writer.count
-        writer.place()  # some channel may have it, though another one cannot
-        if self.paused or not self.channels:
-            self.source.put_run(buffer, begin, end, count)
-        else:
-            for channel in self.channels.values():
-                source = channel.source
-                source.put_run(buffer, begin, end, count)  # type: ignore[attr-defined]
-                channel.message_count += count
-        self.mark()
-        return 0
-
-    def pump(self, mono_ms: int) -> None:
-        self._writer.leave()  # an idle topic keeps no room
-        Topic.pump(self, mono_ms)
-
-    def defer(self, now_ns: int, body: bytes, delay_ms: int) -> None:
-        """DPUB: every channel waits with it in memory."""
-        data = message_data(now_ns, 0, self.new_id(now_ns), body)
-        self.message_count += 1
-        self.message_bytes += len(body)
-        if self.paused or not self.channels:
-            self.pending.append((data, delay_ms))
-            return
-        self._defer(data, delay_ms)
-
-    def _defer(self, data: bytes, delay_ms: int) -> None:
-        for channel in self.channels.values():
-            channel.count(1)
-            channel.add_deferred(memory(channel).keep(data), int(data[_ID], _HEX), self.registry.mono_ms + delay_ms)
-
-    def redeliver(
-        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, claimants: Owed, schedule_id: int = 0
-    ) -> int:
-        """Deferred when the topic of this name had another level."""
-        try:
-            for name in self.channels if claimants is None else claimants:
-                memory(self.channels[name]).put([message_data(stamp_ns, attempts, message_id, body)])
-        except StoreError:
-            return 1
-        self.mark()
-        return 0
-
-    def depth(self) -> int:
-        return self.source.depth() + len(self.pending)
-
-    def backend_depth(self) -> int:
-        return self.source.backend_depth()
-
-    def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
-        backend = None if ephemeral or self.ephemeral else self.registry.folder.backend(self.name + b":" + name)
-        return self.registry.new_channel(name, self.name, MemorySource(self.registry.mem_queue_size, backend))
-
-    def _took_channel(self, channel: Channel) -> None:
-        self.hand_over()
-        self.mark()
-
-    def _paused(self) -> None:
-        self.hand_over()
-
-    def loaded(self, paused: bool) -> None:
-        self.paused = paused
-        self.hand_over()
-
-    def save(self) -> None:
-        """A clean stop: what is in memory only goes to the disk queue, what is deferred, too."""
-        for data, _ in self.pending:
-            self.source.put([data])
-        self.source.save(())
-
-    def hand_over(self) -> None:
-        """What the topic kept goes to its channels."""
-        if self.paused or not self.channels:
-            return
-        while self.source.take():
-            place = self.source.place
-            data = self.source.data()
-            for channel in self.channels.values():
-                memory(channel).put([data])
-                channel.count(1)
-            self.source.done(0, place)
-        for data, delay_ms in self.pending:
-            self._defer(data, delay_ms)
-        self.pending.clear()
-
-    def _drop_channel(self, channel: Channel) -> None:
-        channel.forget_hand()
-        if memory(channel).give_up():
-            self.registry.folder.drop_backend(self.name + b":" + channel.name)
-
-    def empty(self) -> None:
-        self.pending.clear()
-        self.source.empty()
-
-    def remove(self) -> None:
-        self.open = False
-        self.pending.clear()
-        try:
-            delete_channels(self)
-        finally:
-            if self.source.give_up():
-                self.registry.folder.drop_backend(self.name)

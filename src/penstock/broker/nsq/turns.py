@@ -21,6 +21,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.topics: list[Topic] = []  # those that have marked themselves
+        self.later: dict[Topic, int] = {}  # that have more to hand over to their channels, and when (monotonic ms)
         self._channels: list[Channel] = []
         self._timers: list[tuple[int, int]] = []  # (due ms, number)
         self._timed: dict[int, Channel] = {}  # number → whose
@@ -69,7 +70,10 @@ class Turns:
         self._timed.pop(self._timer_of.pop(channel, 0), None)
 
     def tick(self, mono_ms: int) -> None:
-        """Wake the channels that are due."""
+        """Mark the topics that are due, wake the channels that are."""
+        for topic in [topic for topic, due_ms in self.later.items() if due_ms <= mono_ms]:
+            del self.later[topic]
+            topic.mark()
         timers = self._timers
         while timers and timers[0][0] <= mono_ms:
             number = heapq.heappop(timers)[1]
@@ -83,5 +87,6 @@ class Turns:
             self.time(channel)
 
     def next_ms(self) -> int:
-        """When the next channel is due; far away when there is none."""
-        return self._timers[0][0] if self._timers else words.FAR_MS
+        """When something is due next; far away when there is nothing."""
+        due_ms = self._timers[0][0] if self._timers else words.FAR_MS
+        return min(due_ms, min(self.later.values())) if self.later else due_ms
