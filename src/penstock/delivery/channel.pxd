@@ -20,6 +20,8 @@ cdef class ChannelState:
     cdef object _handed
     cdef Histogram _acknowledged
 
+    cpdef int count(self, long long messages) except -1
+
 
 cdef class Channel(ChannelState):
     cdef public bytes name, topic_name

@@ -143,9 +143,10 @@ class ChannelState:
         """So many more have come that the stream does not have yet; below zero: it has them now."""
         self.origin -= messages
 
-    def count(self, messages: int) -> None:
-        """So many more have come."""
+    def count(self, messages: int) -> int:
+        """So many more have come. Returns 0."""
         self.message_count += messages
+        return 0
 
     def count_deferred(self, messages: int) -> None:
         """So many more (or, below zero, fewer) wait in the schedule."""

@@ -81,7 +81,7 @@ class MemoryTopic(Topic):
             for channel in self.channels.values():
                 source = channel.source
                 source.put_run(buffer, begin, end, count)  # type: ignore[attr-defined]
-                channel.message_count += count
+                channel.count(count)
         self.mark()
         return 0
 
