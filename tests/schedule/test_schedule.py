@@ -232,9 +232,9 @@ def test_put_back_cancel_fire_find_count(tmp_path: Path) -> None:
     for committed in (False, True):
         if committed:
             work(store)
-        assert schedule.histogram(began, [2000, 7000]) == [2, 2, 2]
-        assert len(schedule.find(lambda due: True)) == 6
-        (found,) = schedule.find(lambda due: due.record.find(b"\x00\x00\x00\x014") > 0, 1)
+        edges = [(0, began + 2000), (began + 2000, began + 7000), (began + 7000, 1 << 62)]
+        assert [len(list(schedule.entries(*edge))) for edge in edges] == [2, 2, 2]
+        (found,) = (due for due in schedule.entries() if due.record.find(b"\x00\x00\x00\x014") > 0)
         assert schedule.get(found.id) == found
     assert schedule.get(12345) is None
     first, second = schedule.pop_due(began + 1000, 2)
@@ -266,17 +266,22 @@ def test_what_was_fired_and_put_back_comes_once(tmp_path: Path, limit: int) -> N
     store.close()
 
 
-def test_histogram(tmp_path: Path) -> None:
+def test_entries_between_two_moments(tmp_path: Path) -> None:
     schedule = Schedule(tmp_path / "schedule")
     for n in range(100):
         schedule.put(n * 10, n + 1, b"r", n)
-    assert schedule.histogram(0, [100, 500]) == [10, 40, 50]
+
+    def numbers(begin_ms: int, end_ms: int) -> list[int]:
+        return [due.id for due in schedule.entries(begin_ms, end_ms)]
+
+    expected = [list(range(1, 11)), list(range(11, 51)), list(range(51, 101))]
+    assert [numbers(0, 100), numbers(100, 500), numbers(500, 1 << 62)] == expected
     job = schedule.take_job(1000, 1000, 0) or schedule.take_job(1000, 1000, 1000)
     assert job is not None
     job.run()
     job.finish(None, 1000)
     assert schedule.position == 1000
-    assert schedule.histogram(0, [100, 500]) == [10, 40, 50]
+    assert [numbers(0, 100), numbers(100, 500), numbers(500, 1 << 62)] == expected
     schedule.close()
 
 

@@ -16,7 +16,7 @@ from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.broker")
 
-BATCH = 2_000
+BATCH = 200
 RETRY_MS = 100
 LOOK_AT_LEAST_MS = 60_000
 FOLLOWING_MS = 500  # a place that was about to be given away can be kept: then what is due is late by so much

@@ -287,8 +287,9 @@ class Schedule:
     def next_due_ms(self) -> int | None:
         """When the next message that is not handed out is due; None when there is none."""
         earliest: int | None = None
-        while self._heap and (self._heap[0][1] not in self._fresh or self._heap[0][1] in self._out | self._gone):
-            heapq.heappop(self._heap)
+        heap, out, gone = self._heap, self._out, self._gone  # these two may be large
+        while heap and (heap[0][1] not in self._fresh or heap[0][1] in out or heap[0][1] in gone):
+            heapq.heappop(heap)
         if self._heap:
             earliest = self._heap[0][0]
         for key, _ in self._file.walk(self._after):
@@ -338,27 +339,6 @@ class Schedule:
         fresh = self._fresh.get(id_)
         if fresh is not None and id_ not in self._gone:
             yield Due(due_ms, id_, fresh[1])
-
-    def histogram(self, now_ms: int, edges_ms: Iterable[int]) -> list[int]:
-        """How many are due before now + each edge and not before the former; the last number is the rest."""
-        edges = [now_ms + edge for edge in edges_ms]
-        counts = [0] * (len(edges) + 1)
-        at = 0
-        for due in self.entries():
-            while at < len(edges) and due.due_ms >= edges[at]:
-                at += 1
-            counts[at] += 1
-        return counts
-
-    def find(self, wanted: Callable[[Due], bool], limit: int = 100) -> list[Due]:
-        """The first messages by due time for which wanted says yes."""
-        found: list[Due] = []
-        for due in self.entries():
-            if wanted(due):
-                found.append(due)
-                if len(found) >= limit:
-                    break
-        return found
 
     def get(self, id_: int) -> Due | None:
         """One message by id."""

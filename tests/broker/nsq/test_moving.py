@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Reader, Side
-from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.moving import EACH_TURN, Moving
+from penstock.disk.job import run_now
 
 
 class Flushes:
@@ -80,6 +81,63 @@ def test_what_nobody_is_owed_need_not_become_durable(side: Side) -> None:
     moving.forget(stream)
     moving.settle(flushes)
     assert not moving.has(77)
+
+
+def test_a_flush_that_makes_many_copies_durable_takes_several_turns(side: Side) -> None:
+    """Each is a record in the log: a hundred thousand of them took a turn of a second."""
+    topic, other = side.queueing.topic(b"t"), side.queueing.topic(b"other")
+    (stream,), (another,) = topic.streams(), other.streams()
+    moving, flushes = Moving(side.broker.sending, lambda channel: None), Flushes()
+    count = 2 * EACH_TURN + 10
+    for n in range(count):
+        moving.arrive(n + 1, topic, stream, n)
+        if n % 100 == 0:
+            moving.arrive(count + n + 1, other, another, n)
+    total = len(moving)
+    moving.settle(flushes)
+    assert (len(moving), moving.more) == (total, False)
+    flushes.done = 1
+    left = [total]
+    while moving.has(count):
+        moving.settle(flushes)
+        left.append(len(moving))
+        if moving.more:
+            ordinals = moving.ordinals(stream)
+            assert stream.kept_from == min(ordinals)
+            assert len(ordinals) + len(moving.ordinals(another)) == len(moving)
+    assert left == [total, total - EACH_TURN, total - 2 * EACH_TURN, 0]
+    assert not moving.more
+    assert stream.kept_from == another.kept_from > 1 << 40
+
+
+def test_places_of_channels_are_done_some_a_turn(side: Side) -> None:
+    channel, lane, place = in_hand(side)
+    marked: list[object] = []
+    moving, flushes = Moving(side.broker.sending, marked.append), Flushes()
+    for n in range(EACH_TURN + 1):
+        moving.leave(channel, lane, place + n, flush=1)  # type: ignore[arg-type]
+    flushes.done = 1
+    moving.settle(flushes)
+    assert (len(moving), moving.more, len(marked)) == (1, True, EACH_TURN)
+    moving.settle(flushes)
+    assert (len(moving), moving.more) == (0, False)
+
+
+def test_a_turn_that_had_no_time_for_all_has_another_behind_it(side: Side) -> None:
+    topic, moving = side.queueing.topic(b"t", "os"), side.queueing.moving
+    topic.channel(b"c")
+    side.queueing.publish(topic, [b"x"])
+    for n in range(EACH_TURN + 100):
+        moving.arrive(n + 1, topic, topic.streams()[0], n)
+    side.turn()
+    assert len(moving) == EACH_TURN + 100
+    side.clock.advance(500)
+    side.broker.time.update()
+    run_now(side.broker.take_jobs(), side.broker.mono_ms)  # the flush
+    assert (len(moving), side.queueing.next_due_ms()) == (100, 0)
+    side.turn()
+    assert len(moving) == 0
+    assert side.queueing.next_due_ms() > 0
 
 
 RULES = ({"name": "log*", "kind": "log", "queues": 1},)

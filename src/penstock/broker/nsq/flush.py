@@ -274,7 +274,7 @@ class GroupFlush:
                 self.note(topic)
         run_now([self._job()], self._time.mono_ms)
         self.done = max(self.done, self._started if self.healthy else 0)
-        self._moving.settle(self)
+        self._moving.settle(self, len(self._moving))
 
     def fail(self, error: BaseException) -> None:
         """A flush failed: nothing is acknowledged any more (rule W5)."""

@@ -9,10 +9,13 @@ node alone, the schedule on all of them. So the entry is over once the channel h
 
 The original is let go of when the copy is durable, never before: between the two both are there. What a start after a
 kill finds of both it tells by the mark in the copy (see `deferral`), so that nothing comes twice.
+
+They are let go of in the order in which they came, some a turn: one flush may make a hundred thousand copies durable.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -25,6 +28,7 @@ from penstock.words import FAR_MS
 
 NOT_YET = -1
 OWED_EVERY_MS = 1_000
+EACH_TURN = 500  # are let go of in one turn, at most
 
 
 class Flushes(Protocol):
@@ -93,8 +97,15 @@ class Moving:
     def __init__(self, sending: Sending, mark_channel: Callable[[Channel], None]) -> None:
         self._sending = sending
         self._mark_channel = mark_channel
-        self.leaving: list[_Leaving] = []  # this list and the next stay themselves: a turn looks whether they are empty
-        self.arrived: list[_Arrived] = []
+        self.leaving: deque[_Leaving] = (
+            deque()
+        )  # this and the next stay themselves: a turn looks whether they are empty
+        self.arrived: deque[_Arrived] = deque()
+        self.more = False  # a turn had no time for all
+        self._fresh: list[_Arrived] = []  # of those that arrived: they wait for no flush yet
+        self._places: dict[
+            ReadyQueue, deque[int]
+        ] = {}  # where the copies that arrived are in each stream, in their order
         self.owed: list[_Arrived] = []  # durable, and their channels have to finish them
         self._owed_ms = 0  # when they are looked at next
         self._ids: set[int] = set()
@@ -121,38 +132,53 @@ class Moving:
         """An entry of the schedule was copied: the entry is over once the copy is durable, and `finished_in` this cursor; its
         segment stays till then.
         """
-        self.arrived.append(_Arrived(id_, topic, stream, ordinal, finished_in))
+        copy = _Arrived(id_, topic, stream, ordinal, finished_in)
+        self.arrived.append(copy)
+        self._fresh.append(copy)
+        self._places.setdefault(stream, deque()).append(ordinal)
         self._ids.add(id_)
         stream.keep_from(min(stream.kept_from, ordinal))
         self._seen = (-1, -1)
 
-    def settle(self, flushes: Flushes) -> None:
-        """Let go of every original whose copy is durable."""
+    def settle(self, flushes: Flushes, most: int = EACH_TURN) -> None:
+        """Let go of originals whose copies are durable; `more` says whether there are others."""
         flushed, done = self._sending.store.flushed_position, flushes.done
+        for copy in self._fresh:
+            copy.waits_for(flushes)
+        self._fresh.clear()
         if (flushed, done) == self._seen:
             return
-        self._seen = (flushed, done)
-        waiting: list[_Leaving] = []
-        for gone in self.leaving:
-            if gone.position <= flushed and gone.flush <= done:
-                gone.channel.left(gone.lane, gone.place, gone.number)
-                self._mark_channel(gone.channel)
-            else:
-                waiting.append(gone)
-        self.leaving[:] = waiting
-        kept: list[_Arrived] = []
+        left = most
+        while self.leaving and left:
+            gone = self.leaving[0]
+            if gone.position > flushed or gone.flush > done:
+                break
+            self.leaving.popleft()
+            gone.channel.left(gone.lane, gone.place, gone.number)
+            self._mark_channel(gone.channel)
+            left -= 1
+        left = self._settle_copies(flushes, done, left)
+        self.more = not left and bool(self.leaving or self.arrived)
+        self._seen = (-1, -1) if self.more else (flushed, done)
+
+    def _settle_copies(self, flushes: Flushes, done: int, left: int) -> int:
         touched: set[ReadyQueue] = set()
-        for copy in self.arrived:
-            if copy.waits_for(flushes) > done:
-                kept.append(copy)
-            elif copy.tied:
+        while self.arrived and left:
+            copy = self.arrived[0]
+            if copy.waits_for(flushes) > done or not (copy.tied or self._is_over(copy)):
+                break
+            self.arrived.popleft()
+            places = self._places[copy.stream]
+            places.popleft()
+            if not places:
+                del self._places[copy.stream]
+            if copy.tied:
                 self.owed.append(copy)
-            elif self._is_over(copy):
-                touched.add(copy.stream)
             else:
-                kept.append(copy)
-        self.arrived[:] = kept
+                touched.add(copy.stream)
+            left -= 1
         self._keep(touched)
+        return left
 
     def tick(self, mono_ms: int) -> int:
         """Once a second: which of those that were owed are finished. When to look again."""
@@ -176,7 +202,9 @@ class Moving:
     def _keep(self, streams: set[ReadyQueue]) -> None:
         """The segments of copies that are not over stay; something of these streams is."""
         for stream in streams:
-            left = [copy.ordinal for copies in (self.arrived, self.owed) for copy in copies if copy.stream is stream]
+            left = [copy.ordinal for copy in self.owed if copy.stream is stream]
+            if places := self._places.get(stream):
+                left.append(places[0])
             stream.keep_from(min(left, default=KEEP_NOTHING))
 
     def ordinals(self, stream: ReadyQueue) -> set[int]:
@@ -185,7 +213,9 @@ class Moving:
 
     def forget(self, stream: ReadyQueue) -> None:
         """Nobody is owed what this stream holds: its copies need not become durable."""
-        self.arrived += [copy for copy in self.owed if copy.stream is stream]
+        for copy in [copy for copy in self.owed if copy.stream is stream]:
+            self.arrived.append(copy)
+            self._places.setdefault(stream, deque()).append(copy.ordinal)
         self.owed = [copy for copy in self.owed if copy.stream is not stream]
         for copy in self.arrived:
             if copy.stream is stream:

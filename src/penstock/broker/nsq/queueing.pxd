@@ -13,7 +13,8 @@ cdef class Queueing:
     cdef object _core
     cdef BrokerClock _time
     cdef Histogram _handed
-    cdef list _lagging, _leaving, _arrived
+    cdef list _lagging
+    cdef object _leaving, _arrived
     cdef dict _early, _held
     cdef tuple _seen_of_log
     cdef public object folder, claims, moving, registry, table, deferral, copied, publishing, dead_letters, notes, redrive, strays

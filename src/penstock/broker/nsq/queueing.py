@@ -155,7 +155,9 @@ class Queueing:
             if self.topics or self.table.behind:
                 self.table.all_changed(closing=True)
             self._core.flush_log()
-            self.moving.settle(self.flush)  # what went into the log is over here, then the other way round
+            self.moving.settle(
+                self.flush, len(self.moving)
+            )  # what went into the log is over here, then the other way round
             self.registry.write_table()
             self._write_memory()
             self.flush.flush_last(list(self.topics.values()))
@@ -274,4 +276,6 @@ class Queueing:
 
     def next_due_ms(self) -> int:
         """The earliest moment this turn may have added; far away when there is none."""
+        if self.moving.more:
+            return 0
         return min(self.turns.next_ms(), self.flush.due_ms())
