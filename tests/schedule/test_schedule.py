@@ -285,6 +285,48 @@ def test_entries_between_two_moments(tmp_path: Path) -> None:
     schedule.close()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_each_is_handed_out_once_whatever_is_written_down_when(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a plain table. What is written down leaves the heap of those in memory, a piece at a time."""
+    monkeypatch.setattr("penstock.schedule.schedule.COMMIT_COUNT", 7)
+    rng, schedule = random.Random(seed), Schedule(tmp_path / "schedule")
+    waiting: dict[int, int] = {}  # id → when it is due
+    out: dict[int, int] = {}
+    now_ms = 0
+    for physical in range(1, 1_501):
+        what = rng.random()
+        if what < 0.5:
+            due_ms = now_ms + rng.randrange(-5, 600)
+            waiting[physical + 1] = max(0, due_ms)
+            schedule.put(due_ms, physical + 1, b"r", physical)
+        elif what < 0.7:
+            now_ms += rng.randrange(10)
+            limit = rng.randrange(1, 6)
+            found = [due.id for due in schedule.pop_due(now_ms, limit)]
+            due = sorted((due_ms, id_) for id_, due_ms in waiting.items() if due_ms <= now_ms)
+            assert found == [id_ for _, id_ in due[:limit]]
+            for id_ in found:
+                out[id_] = waiting.pop(id_)
+        elif what < 0.85 and out:
+            id_ = rng.choice(list(out))
+            if rng.random() < 0.3:
+                waiting[id_] = out.pop(id_)
+                schedule.put_back(id_)
+            else:
+                del out[id_]
+                schedule.done(id_, physical)
+        elif job := schedule.take_job(physical + 1, physical + 1, physical * 100):
+            job.run()
+            job.finish(None, 0)
+        if rng.random() < 0.1:
+            assert schedule.next_due_ms() == min(waiting.values(), default=None)
+        assert len(schedule) == len(waiting) + len(out)
+        assert len(schedule._heap) <= 2 * len(schedule._fresh) + 60
+    schedule.close()
+
+
 def test_only_flushed_records_are_committed(tmp_path: Path) -> None:
     schedule = Schedule(tmp_path / "schedule")
     for n in range(10):

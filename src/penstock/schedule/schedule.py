@@ -217,6 +217,14 @@ class Schedule:
                     self._after = b""
             else:
                 self._gone.discard(id_)
+        if len(self._heap) > 2 * len(self._fresh) + COMMIT_COUNT:
+            self._tidy_heap()
+
+    def _tidy_heap(self) -> None:
+        """Most of it is in the file now: whoever next looks for what is due would have to go by all of that."""
+        out, gone = self._out, self._gone
+        self._heap = [(due_ms, id_) for id_, (due_ms, _) in self._fresh.items() if id_ not in out and id_ not in gone]
+        heapq.heapify(self._heap)
 
     # ---- what is due
 
