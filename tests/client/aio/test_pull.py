@@ -191,6 +191,17 @@ async def test_a_lost_broker_is_told_to_who_waits_shorter_than_a_pull_takes_to_f
     assert noise == []
 
 
+async def test_a_time_to_wait_is_a_number(registry: str, fresh: Fresh) -> None:
+    queue = await fill(registry, fresh("nan"), 1)
+    async with PullConsumer(registry) as consumer:
+        with pytest.raises(ValueError, match="timeout_s is a number"):
+            await consumer.getmany(float("nan"))
+        await consumer.assign(queue.topic, [queue], start="first")
+        with pytest.raises(ValueError, match="timeout_s is a number"):
+            await consumer.getmany(float("nan"))
+        assert await bodies(consumer, queue) == [b"0"]
+
+
 async def test_a_position_is_a_number_and_a_moment_a_time(registry: str, fresh: Fresh) -> None:
     queue = await fill(registry, fresh("odd"), 1)
     async with PullConsumer(registry) as consumer:
