@@ -88,6 +88,16 @@ async def test_what_is_no_id_is_asked_of_nobody(bad: str) -> None:
     assert script.asked == []
 
 
+@pytest.mark.parametrize("bad", [5, None, b"a/7"])
+async def test_an_id_of_a_delayed_message_is_text(bad: object) -> None:
+    script = Scripted()
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        for ask in (admin.cancel_delayed, admin.fire_delayed):
+            with pytest.raises(TypeError, match="the id of a delayed message is text"):
+                await ask(bad)  # type: ignore[arg-type]
+    assert script.asked == []
+
+
 async def test_an_older_broker_does_not_fire_what_is_to_be_moved() -> None:
     """It knows `id` alone, and needs it."""
     script = Scripted()

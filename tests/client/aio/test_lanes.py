@@ -146,7 +146,8 @@ async def test_flush_and_close_wait_for_what_was_begun(registry: str, fresh: Fre
 async def test_the_time_of_a_flush_is_a_number(registry: str, fresh: Fresh) -> None:
     topic = fresh("flush")
     async with Producer(registry) as producer:
-        for sends in ([], [producer.send_nowait(Message(topic, b""))]):  # whether there is something to wait for, or not
+        begun = [producer.send_nowait(Message(topic, b""))]
+        for sends in ([], begun):
             with pytest.raises(ValueError, match="timeout_s is a number"):
                 await producer.flush(float("nan"))
             await producer.flush()

@@ -335,6 +335,8 @@ class QueueAdmin(ClusterAdmin):
             ) from None
 
     async def _one_delayed(self, code: RequestCode, id_: str, field: str = "id", **more: str) -> Json:
+        if not isinstance(id_, str):
+            raise TypeError(f"the id of a delayed message is text, not {id_!r}")
         broker, slash, number_ = id_.rpartition("/")
         if not slash or not (number_.isascii() and number_.isdigit()) or len(number_) > ID_DIGITS_MAX:
             raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")

@@ -310,7 +310,7 @@ class Lanes:
     # -- the end
 
     async def flush(self, timeout_s: float) -> None:
-        """Let go what lingers, and wait until all that came so far is settled. TimedOut; ValueError for a time that is no number."""
+        """Let go what lingers, and wait until all that came so far is settled. TimedOut, or ValueError for a NaN."""
         if math.isnan(timeout_s):
             raise ValueError(f"timeout_s is a number of seconds, not {timeout_s}")
         loop = asyncio.get_running_loop()
