@@ -62,7 +62,7 @@ def test_a_topic_that_is_refused_counts_for_nothing_in_the_rate() -> None:
     topics.share_names_with(lambda name: name == b"Taken")
     for _ in range(20):
         for wrong in (b"Taken", b"no topic"):
-            with pytest.raises(Refused, match="queue topic|illegal"):
+            with pytest.raises(Refused, match=r"queue topic|illegal"):
                 topics.create_from_template(wrong, b"TBW102", 1, 1000)
     assert topics.create_from_template(b"First", b"TBW102", 1, 1000) is not None
     for _ in range(20):
