@@ -30,6 +30,18 @@ def test_an_error_within_changes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
+    """It was replaced by a file of its own, and what was changed at its target was heard of no more."""
+    target, link = tmp_path / "etc" / "users.toml", tmp_path / "data" / "users.toml"
+    link.parent.mkdir()
+    link.symlink_to(target)
+    for number in range(2):  # once where there is no target yet
+        with changing(link) as users:
+            users[f"u{number}"] = user(f"u{number}", "monitor")
+        assert (link.is_symlink(), list(read(target))) == (True, [f"u{at}" for at in range(number + 1)])
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["data", "etc", "users.toml", "users.toml"]
+
+
 def test_writers_wait_for_each_other(tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
 
