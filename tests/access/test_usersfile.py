@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from pathlib import Path
@@ -19,6 +20,31 @@ def test_only_its_owner_reads_it(tmp_path: Path) -> None:
         users["u"] = user("u", "admin")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert read(path) == {"u": user("u", "admin")}
+
+
+def test_it_stays_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever changed it as root had a broker that could not read it, and did not start again."""
+    given: list[tuple[int, int]] = []
+    true_chown, owner = os.fchown, (4_001, 4_002)
+
+    def chown(fd: int, uid: int, gid: int) -> None:
+        given.append((uid, gid))
+        if os.geteuid() != 0:
+            raise PermissionError
+        true_chown(fd, uid, gid)
+
+    monkeypatch.setattr(os, "fchown", chown)
+    folder, path = tmp_path / "data", tmp_path / "data" / "users.toml"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        os.chown(folder, *owner)
+    else:
+        owner = (os.geteuid(), folder.stat().st_gid)
+    for number in range(2):  # of the folder when it is made, then of the file
+        with changing(path) as users:
+            users[f"u{number}"] = user(f"u{number}", "admin")
+        assert given == [owner] * (number + 1)
+        assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (owner[0], 0o600)
 
 
 def test_an_error_within_changes_nothing(tmp_path: Path) -> None:

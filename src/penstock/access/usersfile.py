@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.access.plainacl import parse, read_acl
@@ -66,6 +66,9 @@ def replace(path: Path, text: str) -> None:
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
     try:
         os.fchmod(fd, MODE)
+        before = path.stat() if path.exists() else path.parent.stat()
+        with suppress(PermissionError):  # root may give it to the broker's user, which could not read root's
+            os.fchown(fd, before.st_uid, before.st_gid)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
