@@ -112,6 +112,22 @@ def test_what_is_wrong_changes_nothing() -> None:
     assert server.changed == [{"max_groups": 1}]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": ({"pattern": "a*", "kind": "log"},)}, {"topic": ({"name": "["},), "broker_name": "no name"},
+        {"message_delay_level": "soon"}, {"log_format": "poem"}, {"nsq_port": 10911},
+    ],
+)  # fmt: skip
+def test_what_the_next_start_would_refuse_is_refused(wrong: dict[str, Any]) -> None:
+    """It was told as a change that wants a restart, and the restart was the end."""
+    server, config = FakeServer(), BrokerConfig()
+    reloading = Reloading(server, (config, None), lambda: (replace(config, max_groups=1, **wrong), None))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        reloading.run()
+    assert (server.changed, reloading.configs) == ([], (config, None))
+
+
 def test_the_limits_of_a_process_are_its_brokers() -> None:
     """A registry beside it has them at the start: what changed of its own was taken for both."""
     server, broker, registry = FakeServer(), BrokerConfig(), RegistryConfig()

@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from penstock.config import HIDDEN, BrokerConfig, RegistryConfig, is_secret
 from penstock.errors import ConfigError
-from penstock.fronts.flags import LEVELS, set_log_level
+from penstock.fronts.flags import set_log_level
+from penstock.fronts.soundness import check_settings
 
 log = logging.getLogger("penstock.serve")
 
@@ -71,12 +72,11 @@ class Reloading:
     def run(self) -> list[Change]:
         """Take what changed since the last time. ConfigError leaves everything as it is. Certificates are renewed, too."""
         now = self._read()
+        check_settings(*now)  # what the next start would refuse is no setting to start with
         changes: list[Change] = []
         for role, before, after in zip(("broker", "registry"), self.configs, now, strict=True):
             if before is None or after is None:
                 continue
-            if after.log_level not in LEVELS:
-                raise ConfigError(f"log_level cannot be {after.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
             for name in before.__struct_fields__:
                 old, new = getattr(before, name), getattr(after, name)
                 if role == "registry" and self.configs[0] is not None and name in LIMITS:

@@ -216,6 +216,17 @@ def test_a_file_that_is_named_and_not_there_is_told(tmp_path: Path, caplog: pyte
     assert rights.on
 
 
+def test_a_data_folder_that_cannot_be_one_is_told_as_such(tmp_path: Path) -> None:
+    """It was users.toml in it that could not be opened."""
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    for data in (file, file / "data", file / "data" / "broker-a-2"):
+        for users in ("", str(data / "users.toml"), str(tmp_path / "users.toml")):
+            with pytest.raises(ConfigError, match=f"data: {data} cannot be a folder: {file} is a file"):
+                read_rights(users, str(data))
+    assert not read_rights("", str(tmp_path / "none" / "yet")).on
+
+
 def test_a_large_file_is_read_beside_the_loop(tmp_path: Path) -> None:
     """What it says holds once it is read; one that is broken changes nothing, nor does one that a newer one has replaced."""
     path = write(tmp_path / "users.toml", user("u"))

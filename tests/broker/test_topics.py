@@ -56,6 +56,23 @@ def test_a_topic_of_its_first_use_has_no_more_queues_than_it_may() -> None:
         topics.create(b"Wide", 3, 3)
 
 
+def test_a_topic_that_is_refused_counts_for_nothing_in_the_rate() -> None:
+    """Else whoever goes on trying takes the new topics of all others away."""
+    topics = table(limits=Limits(max_topics=2, max_topic_creations_per_second=1))  # one of them is the template
+    topics.share_names_with(lambda name: name == b"Taken")
+    for _ in range(20):
+        for wrong in (b"Taken", b"no topic"):
+            with pytest.raises(Refused, match=r"queue topic|illegal"):
+                topics.create_from_template(wrong, b"TBW102", 1, 1000)
+    assert topics.create_from_template(b"First", b"TBW102", 1, 1000) is not None
+    for _ in range(20):
+        with pytest.raises(Refused, match="no more than 2 topics"):
+            topics.create_from_template(b"Second", b"TBW102", 1, 1000)
+    topics.delete(b"First", 1000)
+    assert topics.create_from_template(b"Second", b"TBW102", 1, 1000) is not None
+    assert topics.limits.reached == dict.fromkeys(topics.limits.reached, 0) | {"topics": 20}
+
+
 def test_creation_can_be_off() -> None:
     assert table(auto_create=False).create_from_template(b"New", b"TBW102", 4, 0) is None
 

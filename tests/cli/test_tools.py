@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from client.scripted import Scripted
+from client.scripted import CLIENT, DELAYED, MESSAGE, TOPIC, Scripted
 from client.steps import peer
 from penstock import Admin, Message, Producer
 from penstock.cli.main import main
@@ -226,16 +226,32 @@ def test_a_moment_long_past_is_now_and_one_too_far_away_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["topic ls", "channel ls", "client ls --of T", "peek T", "topic purge T -f", "dlq ls"]
-)
-async def test_rows_that_lack_what_is_printed_make_no_sense(words: str) -> None:
-    """They ended in a traceback: a KeyError of whatever printed them."""
+    "words",
+    [
+        "topic ls", "topic describe T", "channel ls", "channel info T c", "client ls --of T", "peek T", "dlq ls",
+        "topic purge T -f", "top --count 1", "delayed ls", "delayed histogram", "config reload",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("said", ["nothing", "null", "a number"])
+async def test_rows_that_are_not_what_is_printed_make_no_sense(words: str, said: str) -> None:
+    """They ended in a traceback of whatever printed them."""
+    row: object = {"nothing": {}, "null": dict.fromkeys(TOPIC | MESSAGE | DELAYED | CLIENT), "a number": 5}[said]
     script = Scripted()
-    rows = {"rows": [{}], "topics": [{}], "queues": [{}], "next": None}
-    script.replies = {code: partial(RemotingCommand.reply, body=dumps(rows)) for code in RequestCode}
+    told = {name: [row] for name in ("rows", "topics", "queues", "changes", "counts")} | {"next": None}
+    script.replies = {code: partial(RemotingCommand.reply, body=dumps(told)) for code in RequestCode}
     async with peer(script.answer) as address:
         for flag in ([], ["--json"]):
             result = await asyncio.to_thread(CliRunner().invoke, main, [*words.split(), "-n", address, *flag])
-            if words != "peek T" or not flag:  # which shows a row as it came
-                assert result.exit_code == 1
-                assert "penstock: the answer of a broker makes no sense: it has no '" in result.output
+            assert result.exit_code == 1
+            assert f"penstock: the answer of {address} makes no sense: " in result.output
+
+
+def test_an_error_of_ours_is_none_of_a_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of ours that lacks a title was told as an answer that makes no sense."""
+
+    @click.command()
+    @with_registry
+    def wrong(registry: str) -> None:
+        print_rows([{"a": 1}, {"b": 2}], False)
+
+    assert isinstance(CliRunner().invoke(wrong).exception, KeyError)

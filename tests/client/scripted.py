@@ -80,3 +80,25 @@ def message(offset: int = 0, **more: Any) -> ReceivedMessage:
 
 def body(command: RemotingCommand) -> Any:
     return json.loads(command.body)
+
+
+CHANNEL = {
+    "channel": "c", "paused": False, "depth": 1, "lagMillis": None, "onDisk": 0, "inFlight": 0, "deferred": 0,
+    "messages": 1, "requeued": 0, "timedOut": 0, "rejected": 0, "consumers": 0,
+}  # fmt: skip
+TOPIC = {
+    "topic": "t", "kind": "queue", "level": "os", "paused": False, "depth": 0, "onDisk": 0, "messages": 1, "bytes": 1,
+    "channels": [CHANNEL],
+}  # fmt: skip
+MESSAGE = {
+    "topic": "t", "channel": "", "state": "ready", "id": "1", "stored": 5, "attempts": 0, "queue": 1, "offset": 0,
+    "tags": "", "keys": ["k"], "properties": {"KEYS": "k"}, "size": 1, "cut": False, "encoding": "text", "body": "b",
+}  # fmt: skip
+DELAYED = {
+    "id": 1, "due": 5, "kind": "log", "topic": "t", "channel": "", "attempts": 0, "msgId": "m", "stored": 1, "keys": [],
+    "size": 1, "body": "b",
+}  # fmt: skip
+CLIENT = {
+    "address": "127.0.0.1:5", "protocol": "nsq", "role": "producer", "of": "t", "client": "c", "about": "",
+    "inFlight": None,
+}  # fmt: skip

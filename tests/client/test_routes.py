@@ -66,6 +66,9 @@ def test_addresses() -> None:
     for bad in ("", ";", "a:", "a:x", "a:0", "a:70000", ":5"):
         with pytest.raises(ValueError):
             split_addresses(bad)
+    for wrong in (5, None, b"a:9876", ["a:9876"]):
+        with pytest.raises(TypeError, match="addresses are text"):
+            split_addresses(wrong)  # type: ignore[arg-type]
 
 
 def test_message_queue_json() -> None:

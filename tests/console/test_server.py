@@ -46,6 +46,13 @@ def test_it_is_not_opened_to_others_by_accident() -> None:
     assert "say --insecure " in refused.value.hint  # its own flag: it has no --set, and users are the broker's
 
 
+@pytest.mark.parametrize("registry", ["host:port", "", "a:9876;b:0"])
+def test_a_registry_that_is_no_address_is_told_before_anybody_can_connect(registry: str) -> None:
+    """Pages that need it failed later, one by one."""
+    with pytest.raises(ValueError, match=r"is not host:port|no registry address"):
+        run(Settings(registry=registry, port=0), PLAIN)
+
+
 def test_settings_make_a_console() -> None:
     console = console_of(Settings(broker="localhost:1", allow_changes=True, allowed_hosts=("a.example",)), PLAIN)
     assert console.site.allow_changes

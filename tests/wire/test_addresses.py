@@ -31,6 +31,12 @@ def test_what_is_no_address(bad: str) -> None:
         split_address(bad)
 
 
+@pytest.mark.parametrize("bad", [5, None, b"a:1", ("a", 1)])
+def test_an_address_is_text(bad: object) -> None:
+    with pytest.raises(TypeError, match="an address is text, not"):
+        split_address(bad)  # type: ignore[arg-type]
+
+
 def test_addresses_with_colons() -> None:
     """A zone, and what old brokers registered without brackets."""
     assert split_address("[fe80::1%eth0]:5") == ("fe80::1%eth0", 5)

@@ -345,6 +345,9 @@ def read_rights(setting: str, data: str, failed_logins_per_minute: int = 5, limi
     then nobody is asked who he is, which is told.
     """
     path = users_file(setting, data)
+    blocked = next((part for part in (Path(data), *Path(data).parents) if part.is_file()), None)
+    if blocked is not None:  # else the file of users, which nobody has named, is what could not be opened
+        raise ConfigError(f"data: {data} cannot be a folder: {blocked} is a file", "Name another place with --data.")
     if setting and path not in _unnamed(Path(data)) and not path.exists():
         log.warning(
             "users names a file that is not there: everything is allowed until it is (penstock user add) path=%s", path

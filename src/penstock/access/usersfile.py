@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.access.plainacl import parse, read_acl
@@ -41,7 +41,7 @@ def changing(path: Path) -> Iterator[dict[str, User]]:
         raise ConfigError(
             f"{path} is RocketMQ's file", "Edit it, or use `mqadmin updateAclConfig`; it is read again at once."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.resolve().parent.mkdir(parents=True, exist_ok=True)
     with locked(path):
         users = read(path)
         yield users
@@ -50,8 +50,8 @@ def changing(path: Path) -> Iterator[dict[str, User]]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Nobody else changes it meanwhile."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    """Nobody else changes it meanwhile, by whichever link."""
+    folder = os.open(path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield
@@ -60,11 +60,15 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Put another text in its place, durably."""
+    """Put another text in its place, durably; a link stays one."""
+    path = path.resolve()
     fresh = path.with_name(path.name + ".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
     try:
         os.fchmod(fd, MODE)
+        before = path.stat() if path.exists() else path.parent.stat()
+        with suppress(PermissionError):  # root may give it to the broker's user, which could not read root's
+            os.fchown(fd, before.st_uid, before.st_gid)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

@@ -344,22 +344,8 @@ class TopicTable:
             raise Refused(f"a topic has 0 to {most} queues, not {max(read_queues, write_queues)}")
         topic = self.by_name.get(name)
         if topic is None:
-            if announce and len(self.by_name) - self._own >= limits.max_topics:
-                limits.count("topics")
-                raise LimitReached(
-                    f"no more than {limits.max_topics} topics",
-                    remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
-                    nsq="E_BAD_TOPIC",
-                    http=_FULL,
-                )
+            self._check_new(name, announce)
             rule = self.rule(name)
-            if self._taken(name) or (announce and rule.get("kind") == "queue"):
-                raise OtherKind(
-                    f"topic[{name.decode()}] is a queue topic of the NSQ side",
-                    nsq="E_BAD_TOPIC",
-                    http=_CONFLICT,
-                    hint="Use an NSQ client, or another name.",
-                )
             if level is None:
                 level = _log_level(rule.get("level"), self._level)
             if announce and "queues" in rule:
@@ -385,6 +371,24 @@ class TopicTable:
             self._announce(name, now_ms)
         return topic
 
+    def _check_new(self, name: bytes, announce: bool) -> None:
+        """Refuses a topic there is no room for, and one that is of the other kind."""
+        if announce and len(self.by_name) - self._own >= self.limits.max_topics:
+            self.limits.count("topics")
+            raise LimitReached(
+                f"no more than {self.limits.max_topics} topics",
+                remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
+                nsq="E_BAD_TOPIC",
+                http=_FULL,
+            )
+        if self._taken(name) or (announce and self.rule(name).get("kind") == "queue"):
+            raise OtherKind(
+                f"topic[{name.decode()}] is a queue topic of the NSQ side",
+                nsq="E_BAD_TOPIC",
+                http=_CONFLICT,
+                hint="Use an NSQ client, or another name.",
+            )
+
     def create_from_template(self, name: bytes, template: bytes, queues: int, now_ms: int) -> LogTopic | None:
         """The rule of automatic creation (rocketmq.md §9.1); None where it does not apply."""
         if name.startswith((RETRY_PREFIX, DEAD_PREFIX)):
@@ -394,6 +398,8 @@ class TopicTable:
             return None
         most = min(model.write_queues, self.limits.max_queues_per_topic)  # clients ask for a number of their own
         count = min(queues, most) if queues > 0 else most
+        check_topic_name(name)
+        self._check_new(name, True)  # what is refused counts for nothing
         self.demand_creation(now_ms)
         return self.create(
             name,

@@ -11,6 +11,8 @@ import click
 
 import penstock
 from penstock.cli.tools import Whole, confirm, print_rows, with_dry_run, with_json, with_registry
+from penstock.client.conversation import making_sense
+from penstock.client.rows import NodeRow, rows_of
 from penstock.errors import BrokerRefused, NotFound, PenstockError
 from penstock.wire.codes import ResponseCode
 
@@ -47,8 +49,7 @@ def status(registry: str, as_json: bool) -> None:
                     found.append({"broker": name, **_NOTHING, "id": number, "why_not": f"{address}: {answer}"})
                     continue
                 told = answer.get("replicaSet", "")
-                rows: list[dict[str, object]] = json.loads(told) if told else [_alone(number)]
-                for row in rows:
+                for row in _rows(address, told) if told else [_alone(number)]:
                     key = row["node"] or row["id"]
                     if key not in seen:  # a slave is told of by its master, too
                         seen[key] = {"broker": name, **row}
@@ -130,7 +131,7 @@ def switch(registry: str, as_json: bool, dry_run: bool, to: str, broker: str) ->
 
 def _next_master(admin: penstock.Admin, address: str, master: dict[str, object], to: str) -> dict[str, object]:
     """The slave in sync that would take the place of the master at this address. NotFound."""
-    known: list[dict[str, object]] = json.loads(admin.runtime_info(address).get("replicaSet", "[]"))
+    known = _rows(address, admin.runtime_info(address).get("replicaSet", ""))
     found = [row for row in known if row["role"] != "master" and row["in_sync"] == "yes" and to in ("", row["node"])]
     if not found:
         hint = "`penstock ha status` says why."
@@ -212,8 +213,8 @@ def _await_word(admin: penstock.Admin, addresses: list[str], paused: bool) -> No
     while time.monotonic() < until:
         answers = admin.runtime_infos(addresses).values()
         told = [answer.get("replicaSet") for answer in answers if not isinstance(answer, PenstockError)]
-        rows = [json.loads(text)[0] for text in told if text]
-        if all(bool(row["paused"]) == paused for row in rows if row.get("engine") == "reached"):
+        rows = [row for text in told if text for row in _rows("a broker", text)[:1]]
+        if all(bool(row.get("paused")) == paused for row in rows if row.get("engine") == "reached"):
             return
         time.sleep(0.05)
 
@@ -267,7 +268,7 @@ def _nodes(admin: penstock.Admin) -> list[tuple[str, dict[str, object]]]:
             else:
                 answered = True
                 if told := answer.get("replicaSet", ""):
-                    found.append((address, {"broker": name, **json.loads(told)[0]}))
+                    found += [(address, {"broker": name, **row}) for row in _rows(address, told)[:1]]
     if trouble is not None and not answered:
         raise trouble
     return found
@@ -276,7 +277,13 @@ def _nodes(admin: penstock.Admin) -> list[tuple[str, dict[str, object]]]:
 def _has(admin: penstock.Admin, address: str, node: str) -> bool:
     if not node:
         return True
-    return any(row["node"] == node for row in json.loads(admin.runtime_info(address).get("replicaSet", "[]")))
+    return any(row["node"] == node for row in _rows(address, admin.runtime_info(address).get("replicaSet", "")))
+
+
+def _rows(address: str, told: str) -> list[dict[str, object]]:
+    """What a broker tells of the nodes of its replica set, itself first."""
+    with making_sense(address):
+        return rows_of(json.loads(told or "[]"), NodeRow)
 
 
 def _find(

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
 import click
 
@@ -79,17 +78,7 @@ class Whole(click.Group):
 
 
 def with_registry(command: Command) -> Command:
-    """The option of every command that asks a cluster; what is missing from the rows that it is told makes no sense."""
-
-    @wraps(command)
-    def asking(*args: object, **given: object) -> object:
-        try:
-            return command(*args, **given)
-        except KeyError as error:
-            from penstock.client.conversation import Senseless
-
-            raise Senseless("a broker", f"it has no {error}") from error
-
+    """The option of every command that asks a cluster."""
     return click.option(
         "-n",
         "--registry",
@@ -97,7 +86,7 @@ def with_registry(command: Command) -> Command:
         envvar="PENSTOCK_REGISTRY",
         show_default="that of `penstock context use`, else 127.0.0.1:9876",
         help="host:port;host:port",
-    )(cast(Command, asking))
+    )(command)
 
 
 def _registry() -> str:

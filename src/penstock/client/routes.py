@@ -161,7 +161,9 @@ def direct(addresses: str | None, port: int) -> dict[str, str]:
 
 
 def split_addresses(text: str, port: int = REGISTRY_PORT) -> list[tuple[str, int]]:
-    """``a:9876;b:9876`` as a list of (host, port). ValueError when one is bad or there is none."""
+    """``a:9876;b:9876`` as a list of (host, port). ValueError when one is bad or there is none, TypeError for no text."""
+    if not isinstance(text, str):
+        raise TypeError(f"addresses are text, not {text!r}")
     found = [split_address(part, port) for part in text.replace(",", ";").split(";") if part.strip()]
     if not found:
         raise ValueError("no registry address")

@@ -15,6 +15,7 @@ from socket import socket
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock.client.routes import split_addresses
 from penstock.console.app import Console
 from penstock.console.cluster import Brokers
 from penstock.console.guard import Guard
@@ -46,7 +47,8 @@ class Settings:
 
 
 def console_of(settings: Settings, security: Security) -> Console:
-    """A console, without a socket."""
+    """A console, without a socket. ConfigError, ValueError for what is no address of a broker or a registry."""
+    split_addresses(settings.registry)  # a wrong one is said now, and not by every page
     addresses = [part.strip() for part in settings.broker.split(",") if part.strip()]
     upstream = Upstream(addresses[0] if addresses else BROKER, security)
     site = Site(upstream, settings.registry, security, settings.allow_changes)
@@ -59,9 +61,9 @@ def console_of(settings: Settings, security: Security) -> Console:
 def run(settings: Settings, security: Security) -> None:
     """Run until SIGTERM or SIGINT, or the end of standard input where that was asked for. ConfigError for the port."""
     flag = "--port (of `penstock up`: --console-port)"
+    console = console_of(settings, security)
     listener = bind(settings.host, settings.port, settings.insecure, flag, REACHED)
     listener.listen()  # whoever reads the line may connect
-    console = console_of(settings, security)
     yield_to_others()
     server = Stoppable(config_of(console), console.end_streams)
     if settings.ends_with_input:

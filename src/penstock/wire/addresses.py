@@ -12,7 +12,9 @@ _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def split_address(text: str, port: int = REGISTRY_PORT) -> tuple[str, int]:
-    """``host``, ``host:port`` or ``[v6]:port`` as (host, port). ValueError when it is none."""
+    """``host``, ``host:port`` or ``[v6]:port`` as (host, port). ValueError when it is none, TypeError when it is no text."""
+    if not isinstance(text, str):
+        raise TypeError(f"an address is text, not {text!r}")
     text = text.strip()
     host, colon, tail = text.rpartition(":")
     if not colon or text.endswith("]"):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from client.scripted import Scripted
+from client.scripted import DELAYED, MESSAGE, TOPIC, Scripted
 from client.steps import peer
 from penstock.client.aio.adminqueues import QueueAdmin
 from penstock.errors import BrokerRefused, NoRoute, NotFound
@@ -24,16 +24,16 @@ def pages(*bodies: object) -> Callable[[RemotingCommand], RemotingCommand]:
 async def test_pages_are_joined() -> None:
     script = Scripted()
     script.replies[RequestCode.QUEUE_TOPICS] = pages(
-        {"topics": [{"topic": "p"}], "next": "p"}, {"topics": [{"topic": "q"}], "next": None}
+        {"topics": [TOPIC | {"topic": "p"}], "next": "p"}, {"topics": [TOPIC | {"topic": "q"}], "next": None}
     )
     script.replies[RequestCode.DELAYED_LIST] = pages(
-        {"rows": [{"id": 1, "due": 5}], "next": "5:1"}, {"rows": [{"id": 2, "due": 6}], "next": None}
+        {"rows": [DELAYED | {"id": 1}], "next": "5:1"}, {"rows": [DELAYED | {"id": 2}], "next": None}
     )
     script.replies[RequestCode.DELAYED_COUNT] = pages(
         {"counts": [1, 2], "next": "x"}, {"counts": ["3", "4"], "next": ""}
     )
     async with peer(script.answer) as address, QueueAdmin(address) as admin:
-        assert await admin.queue_topics() == [{"broker": "a", "topic": "p"}, {"broker": "a", "topic": "q"}]
+        assert await admin.queue_topics() == [{"broker": "a", **TOPIC, "topic": name} for name in "pq"]
         assert [row["id"] for row in await admin.delayed(limit=2)] == ["a/1", "a/2"]
         assert await admin.delayed_counts([10]) == [4, 6]
     assert [command.ext.get("after") for command in script.asked] == ["", "p", "", "5:1", "", "x"]
@@ -56,7 +56,7 @@ async def test_a_change_that_no_broker_could_make() -> None:
 async def test_messages_are_looked_at_by_pages() -> None:
     script = Scripted()
     script.replies[RequestCode.BROWSE] = pages(
-        {"rows": [{"id": "1", "stored": 5}], "next": "c/q1"}, {"rows": [{"id": "2", "stored": 6}], "next": None}
+        {"rows": [MESSAGE | {"id": "1"}], "next": "c/q1"}, {"rows": [MESSAGE | {"id": "2"}], "next": None}
     )
     async with peer(script.answer) as address, QueueAdmin(address) as admin:
         assert [row["id"] for row in await admin.browse("t", channel="c", limit=3)] == ["1", "2"]
@@ -85,6 +85,16 @@ async def test_what_is_no_id_is_asked_of_nobody(bad: str) -> None:
     async with peer(script.answer) as address, QueueAdmin(address) as admin:
         with pytest.raises((ValueError, NoRoute, KeyError)):
             await admin.cancel_delayed(bad)
+    assert script.asked == []
+
+
+@pytest.mark.parametrize("bad", [5, None, b"a/7"])
+async def test_an_id_of_a_delayed_message_is_text(bad: object) -> None:
+    script = Scripted()
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        for ask in (admin.cancel_delayed, admin.fire_delayed):
+            with pytest.raises(TypeError, match="the id of a delayed message is text"):
+                await ask(bad)  # type: ignore[arg-type]
     assert script.asked == []
 
 

@@ -57,6 +57,23 @@ async def test_a_start_that_is_given_up_may_be_made_again() -> None:
         await cluster.close()
 
 
+async def test_a_close_that_is_cancelled_closes_the_connections() -> None:
+    """They stayed open until somebody collected them, and the broker took the client for one that is there."""
+    async with peer(echo) as registry:
+        for turns in range(6):
+            cluster = Cluster(registry)
+            await cluster.start()
+            connection = await cluster.connection(registry)
+            closing = asyncio.create_task(cluster.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert connection.closed == (turns > 0)  # one that has not begun closes nothing
+            await cluster.close()
+            assert connection.closed
+
+
 async def test_a_heartbeat_comes_first_on_a_broker_connection() -> None:
     codes: list[int] = []
 

@@ -143,6 +143,17 @@ async def test_flush_and_close_wait_for_what_was_begun(registry: str, fresh: Fre
         await producer.send(Message(topic, b""))
 
 
+async def test_the_time_of_a_flush_is_a_number(registry: str, fresh: Fresh) -> None:
+    topic = fresh("flush")
+    async with Producer(registry) as producer:
+        begun = [producer.send_nowait(Message(topic, b""))]
+        for sends in ([], begun):
+            with pytest.raises(ValueError, match="timeout_s is a number"):
+                await producer.flush(float("nan"))
+            await producer.flush()
+            assert all(send.done() for send in sends)
+
+
 @pytest.mark.parametrize("closed", [False, True])
 async def test_flush_and_close_wait_for_requests_of_their_own(
     registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, closed: bool

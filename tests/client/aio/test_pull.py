@@ -191,6 +191,27 @@ async def test_a_lost_broker_is_told_to_who_waits_shorter_than_a_pull_takes_to_f
     assert noise == []
 
 
+async def test_a_time_to_wait_is_a_number(registry: str, fresh: Fresh) -> None:
+    queue = await fill(registry, fresh("nan"), 1)
+    async with PullConsumer(registry) as consumer:
+        with pytest.raises(ValueError, match="timeout_s is a number"):
+            await consumer.getmany(float("nan"))
+        await consumer.assign(queue.topic, [queue], start="first")
+        with pytest.raises(ValueError, match="timeout_s is a number"):
+            await consumer.getmany(float("nan"))
+        assert await bodies(consumer, queue) == [b"0"]
+
+
+async def test_some_messages_are_one_at_least(registry: str, fresh: Fresh) -> None:
+    queue = await fill(registry, fresh("none"), 2)
+    async with PullConsumer(registry) as consumer:
+        await consumer.assign(queue.topic, [queue], start="first")
+        for max_count in (0, -1):
+            with pytest.raises(ValueError, match="max_count is 1 at least"):
+                await consumer.getmany(0.5, max_count)
+        assert await bodies(consumer, queue, 1) == [b"0"]
+
+
 async def test_a_position_is_a_number_and_a_moment_a_time(registry: str, fresh: Fresh) -> None:
     queue = await fill(registry, fresh("odd"), 1)
     async with PullConsumer(registry) as consumer:

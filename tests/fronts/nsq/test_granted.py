@@ -12,7 +12,7 @@ from access.people import SECRET, looked, rights_of, user, write
 from fronts.frontside import NsqSide
 from fronts.nsq_peer import mpub, sized
 from penstock.access.rights import LOOK_MS
-from penstock.access.users import User, token_digest
+from penstock.access.users import User, read_right, token_digest
 from penstock.fronts.nsq.commands import COMMANDS
 from penstock.fronts.nsq.granted import Granted, login, met
 from penstock.fronts.nsq.session import NsqSession
@@ -144,3 +144,24 @@ def test_a_granted_user_is_asked_for_again_by_name(tmp_path: Path) -> None:
     assert by_address is not None
     assert by_address.again() is None  # it is met anew
     assert met(rights, "10.0.0.1:1", "") is None
+
+
+def test_another_way_in_does_not_end_a_login(tmp_path: Path) -> None:
+    """A token was made, and the consumers that had said the secret were cut off."""
+    one, other = "one" * 12, "other" * 8
+    rights = rights_of(tmp_path, user("u", "publish:T", tokens=(token_digest(one),)))
+    by_secret, by_token = login(rights, f"u:{SECRET}u".encode(), HERE), login(rights, one.encode(), HERE)
+    assert by_secret is not None
+    assert by_token is not None
+
+    def now(name: str, *tokens: str, secret: str = SECRET + "u") -> list[bool]:
+        digests = tuple(map(token_digest, tokens))
+        write(tmp_path / "users.toml", User(name, secret, (read_right("publish:T"),), tokens=digests))
+        rights.look_again()
+        return [login.again() is not None for login in (by_secret, by_token)]
+
+    assert now("u", one, other) == [True, True]
+    assert now("u", other) == [True, False]
+    assert now("u", one, secret="another secret") == [False, True]
+    assert now("u", other, secret="another secret") == [False, False]
+    assert now("v", one) == [False, False]  # the token is another's now

@@ -15,6 +15,7 @@ from penstock.client.aio.admingroups import GroupAdmin, pairs
 from penstock.client.aio.admingroups import GroupStats as GroupStats
 from penstock.client.conversation import OK, making_sense
 from penstock.client.routes import Json, MessageQueue, Route
+from penstock.client.rows import MessageRow
 from penstock.client.subscriptions import start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
 from penstock.message import ReceivedMessage
@@ -240,7 +241,7 @@ class Admin(GroupAdmin):
         config = await self._config(address, topic)
         if not config and seen is None:
             return None
-        page = await self._own(address, RequestCode.BROWSE, topic=topic, limit="1", bodyBytes="0")
+        page, _ = await self._page(address, RequestCode.BROWSE, MessageRow, topic=topic, limit="1", bodyBytes="0")
         channels = [] if seen is None else seen["channels"]
         row: Json = {"topic": topic, "broker": broker}
         if config:
@@ -250,7 +251,11 @@ class Admin(GroupAdmin):
             row["trace"] = bool(config.get("trace", False))
             stats = await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
             ends = [(int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))) for _, item in pairs(stats)]
-            row |= {"perm": config.get("perm"), "depth": None, "stored": sum(end - begin for begin, end in ends)}
+            row |= {
+                "perm": int(config.get("perm", PERM_READ | PERM_WRITE)),
+                "depth": None,
+                "stored": sum(end - begin for begin, end in ends),
+            }
         elif seen is not None:
             row |= {name: seen[name] for name in ("kind", "level", "paused")}
             row |= {
@@ -262,7 +267,7 @@ class Admin(GroupAdmin):
                 "perm": PERM_READ | PERM_WRITE,
             }
             row |= {"depth": seen["depth"], "stored": None}
-        row["oldest"] = page["rows"][0]["stored"] if page["rows"] else None
+        row["oldest"] = page[0]["stored"] if page else None
         row["channels"], row["groups"] = channels, await self._groups_of(address, topic) if config else []
         return row
 

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 from penstock.client.aio.cluster import Cluster
 from penstock.client.conversation import making_sense, number
 from penstock.client.routes import Json, MessageQueue, join_address, split_addresses
+from penstock.client.rows import ChangeRow, ClientRow, KnownRow, rows_of
 from penstock.clock import Clock
 from penstock.errors import ConnectionLost, NoRoute, NotEverywhere, NotFound, PenstockError, TimedOut, WireError
 from penstock.security import Security
@@ -112,7 +113,7 @@ class ClusterAdmin:
             found: list[Json] = []
             after: str | None = ""
             while after is not None:
-                rows, after = await self._page(address, RequestCode.CLIENTS, after=after)
+                rows, after = await self._page(address, RequestCode.CLIENTS, ClientRow, after=after)
                 found += rows
             return found
 
@@ -125,7 +126,9 @@ class ClusterAdmin:
         """
 
         async def end(at: str) -> int:
-            return int((await self._own(at, RequestCode.CLIENT_DISCONNECT, address=address))["count"])
+            answer = await self._own(at, RequestCode.CLIENT_DISCONNECT, address=address)
+            with making_sense(at):
+                return int(answer["count"])
 
         count = sum((await self._at_all(end, await self._by_name(away=True))).values())
         if not count:
@@ -159,7 +162,9 @@ class ClusterAdmin:
         addresses = {f"{name}/{number}" if number else name: address for name, number, address in nodes}
 
         async def reload(at: str) -> list[Json]:
-            return objects((await self._own(at, RequestCode.CONFIG_RELOAD))["changes"])
+            answer = await self._own(at, RequestCode.CONFIG_RELOAD)
+            with making_sense(at):
+                return rows_of(answer["changes"], ChangeRow)
 
         answers = await self._at_all(reload, addresses)
         return [
@@ -189,7 +194,9 @@ class ClusterAdmin:
         """Let the node at this address know nothing of another one of its replica set any more: what it knew. BrokerRefused
         while that one is there.
         """
-        return await self._own(address, RequestCode.HA_FORGET, node=node, dryRun=_word(dry_run))
+        known = await self._own(address, RequestCode.HA_FORGET, node=node, dryRun=_word(dry_run))
+        with making_sense(address):
+            return rows_of([known], KnownRow)[0]
 
     async def _own(self, address: str, code: RequestCode, /, **ext: str) -> Json:
         answer = await self._cluster.ask(address, RemotingCommand(code, dict(ext)))
@@ -197,12 +204,12 @@ class ClusterAdmin:
             return object_of(answer.body)
 
     async def _page(
-        self, address: str, code: RequestCode, /, *, field: str = "rows", **ext: str
+        self, address: str, code: RequestCode, shape: type, /, *, field: str = "rows", **ext: str
     ) -> tuple[list[Json], str | None]:
-        """Some rows of an answer that comes in pages, and where to go on; None at the end."""
+        """Some rows, of this shape, of an answer that comes in pages, and where to go on; None at the end."""
         page = await self._own(address, code, **ext)
         with making_sense(address):
-            rows, after = objects(page[field]), page["next"]
+            rows, after = rows_of(page[field], shape), page["next"]
             if not isinstance(after, str | None):
                 raise WireError(f"{after!r} is no place to go on from")
         return rows, after

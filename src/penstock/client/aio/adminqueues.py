@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from penstock.client.aio.admincluster import ClusterAdmin, object_of, objects
+from penstock.client.aio.admincluster import ClusterAdmin, object_of
 from penstock.client.conversation import OK, making_sense
 from penstock.client.results import SEND_STATUSES
 from penstock.client.routes import Json
+from penstock.client.rows import DelayedRow, MessageRow, PurgedRow, RedrivenRow, TopicRow, rows_of
 from penstock.client.subscriptions import Start, start_ms
-from penstock.errors import BrokerRefused, NoRoute, NotEverywhere, NotFound
+from penstock.errors import BrokerRefused, NoRoute, NotEverywhere, NotFound, WireError
 from penstock.wire.codes import (
     RequestCode,
     ResponseCode,
@@ -37,7 +38,7 @@ class QueueAdmin(ClusterAdmin):
             after: str | None = ""
             while True:
                 rows, after = await self._page(
-                    address, RequestCode.QUEUE_TOPICS, field="topics", topic=topic, after=after or ""
+                    address, RequestCode.QUEUE_TOPICS, TopicRow, field="topics", topic=topic, after=after or ""
                 )
                 found += rows
                 if not after:
@@ -100,12 +101,13 @@ class QueueAdmin(ClusterAdmin):
 
         async def purge(address: str) -> list[Json] | str:
             try:
-                rows = objects((await self._own(address, RequestCode.TOPIC_PURGE, **ext))["queues"])
+                answer = await self._own(address, RequestCode.TOPIC_PURGE, **ext)
             except BrokerRefused as refused:
                 if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
                 return refused.remark
-            return rows
+            with making_sense(address):
+                return rows_of(answer["queues"], PurgedRow)
 
         try:
             answers = await self._at_all(purge, await self._by_name(broker, away=not dry_run))
@@ -124,7 +126,7 @@ class QueueAdmin(ClusterAdmin):
         """
         address = (await self._by_name(broker))[broker]
         try:
-            rows, after = await self._page(address, RequestCode.DEAD_REDRIVE, topic=topic, **wanted)
+            rows, after = await self._page(address, RequestCode.DEAD_REDRIVE, RedrivenRow, topic=topic, **wanted)
         except BrokerRefused as refused:
             if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
@@ -240,7 +242,7 @@ class QueueAdmin(ClusterAdmin):
         if body_from:
             ext |= {"limit": "1", "bodyFrom": str(body_from)}
         try:
-            rows, next_ = await self._page(address, RequestCode.BROWSE, **ext, after=after)
+            rows, next_ = await self._page(address, RequestCode.BROWSE, MessageRow, **ext, after=after)
         except BrokerRefused as refused:
             if refused.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
@@ -257,7 +259,7 @@ class QueueAdmin(ClusterAdmin):
         after: str | None = ""
         while len(rows) < limit:
             some, after = await self._page(
-                address, RequestCode.BROWSE, **ext, limit=str(limit - len(rows)), after=after or ""
+                address, RequestCode.BROWSE, MessageRow, **ext, limit=str(limit - len(rows)), after=after or ""
             )
             rows += some
             if not after:
@@ -280,10 +282,10 @@ class QueueAdmin(ClusterAdmin):
             after: str | None = ""
             while len(rows) < limit:
                 some, after = await self._page(
-                    address, RequestCode.DELAYED_LIST,
+                    address, RequestCode.DELAYED_LIST, DelayedRow,
                     topic=topic, channel=channel, text=text, key=key, after=after or "", limit=str(limit - len(rows)),
                 )  # fmt: skip
-                rows += [{**row, "id": row["id"], "due": int(row["due"])} for row in some]
+                rows += some
                 if not after:
                     break
             return rows
@@ -300,13 +302,16 @@ class QueueAdmin(ClusterAdmin):
 
         async def count(address: str) -> list[int]:
             counts = [0] * (len(edges) + 1)
-            after = ""
+            after: str | None = ""
             while True:
                 page = await self._own(
-                    address, RequestCode.DELAYED_COUNT, edges=moments, topic=topic, channel=channel, after=after
+                    address, RequestCode.DELAYED_COUNT, edges=moments, topic=topic, channel=channel, after=after or ""
                 )
-                counts = [a + int(b) for a, b in zip(counts, page["counts"], strict=True)]
-                after = page["next"]
+                with making_sense(address):
+                    counts = [a + int(b) for a, b in zip(counts, page["counts"], strict=True)]
+                    after = page["next"]
+                    if not isinstance(after, str | None):
+                        raise WireError(f"{after!r} is no place to go on from")
                 if not after:
                     return counts
 
@@ -335,6 +340,8 @@ class QueueAdmin(ClusterAdmin):
             ) from None
 
     async def _one_delayed(self, code: RequestCode, id_: str, field: str = "id", **more: str) -> Json:
+        if not isinstance(id_, str):
+            raise TypeError(f"the id of a delayed message is text, not {id_!r}")
         broker, slash, number_ = id_.rpartition("/")
         if not slash or not (number_.isascii() and number_.isdigit()) or len(number_) > ID_DIGITS_MAX:
             raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")

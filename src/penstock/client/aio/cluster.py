@@ -96,20 +96,22 @@ class Cluster:
         return self._open
 
     async def close(self) -> None:
-        """Stop everything that runs for this client and close its connections."""
+        """Stop everything that runs for this client and close its connections; they are closed when this is cancelled, too."""
         self._open = False
         here = asyncio.current_task()  # of a listener, perhaps, which nobody else waits for
         others = [task for task in self._tasks if task is not here]
         for task in others:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        for opening in self._connections.values():
-            if opening.done() and not opening.cancelled() and opening.exception() is None:
-                opening.result().close()
-            else:
-                opening.cancel()
-        await asyncio.gather(*self._connections.values(), return_exceptions=True)
-        self._connections.clear()
+        try:
+            await asyncio.gather(*others, return_exceptions=True)
+        finally:
+            connections, self._connections = self._connections, {}
+            for opening in connections.values():
+                if opening.done() and not opening.cancelled() and opening.exception() is None:
+                    opening.result().close()
+                else:
+                    opening.cancel()
+        await asyncio.gather(*connections.values(), return_exceptions=True)
 
     def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         """Run something in the background until it ends or the client closes."""

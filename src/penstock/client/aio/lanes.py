@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from operator import index
@@ -309,7 +310,9 @@ class Lanes:
     # -- the end
 
     async def flush(self, timeout_s: float) -> None:
-        """Let go what lingers, and wait until all that came so far is settled. TimedOut."""
+        """Let go what lingers, and wait until all that came so far is settled. TimedOut, or ValueError for a NaN."""
+        if math.isnan(timeout_s):
+            raise ValueError(f"timeout_s is a number of seconds, not {timeout_s}")
         loop = asyncio.get_running_loop()
         waiters = list(self._by_themselves)
         for lane in (*self._lanes.values(), *self._alone):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import datetime
@@ -281,8 +282,13 @@ class PullConsumer:
         """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first.
 
         Empty when the time is over. A queue's error (a lost broker, say) is raised when nothing else is there. Closed before
-        the start, and after `close`.
+        the start, and after `close`. ValueError for a time that is no number, and for fewer
+        messages than one.
         """
+        if math.isnan(timeout_s):  # no time would be over
+            raise ValueError(f"timeout_s is a number of seconds, not {timeout_s}")
+        if not max_count > 0:  # what is pulled would never be taken, and be pulled all the same
+            raise ValueError(f"max_count is 1 at least, not {max_count}")
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             if self._closed.is_set() or not self._cluster.is_open:

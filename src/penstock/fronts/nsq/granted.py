@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from penstock.access.needs import group, publish, subscribe
 from penstock.access.rights import Rights, host_of
-from penstock.access.users import User
+from penstock.access.users import User, token_digest
 
 
 class Granted:
-    """See the module. `by_name`: the user has logged in; otherwise its connection says who it is."""
+    """See the module. `by_name`: the user has logged in, by a token (its digest) or its secret; otherwise its connection says
+    who it is.
+    """
 
     identity_url = ""
 
-    def __init__(self, users: Rights, user: User, by_name: bool, remote: str) -> None:
+    def __init__(self, users: Rights, user: User, by_name: bool, remote: str, token: str = "") -> None:
         self.users = users
         self.remote = remote
         self.user = user
         self.by_name = by_name
+        self.token = token
         self.identity = user.name
 
     @property
@@ -32,13 +35,16 @@ class Granted:
         return self.users.missing(self.user, (subscribe(name), group(channel.decode("utf-8", "replace")))) is None
 
     def again(self) -> Granted | None:
-        """The same user after the file of users has changed; None when its secret is another, it is gone, or may not come from
-        there any more.
+        """The same user after the file of users has changed; None when what it logged in with is no longer its own, it is gone,
+        or may not come from there any more.
         """
         user = self.users.users.get(self.identity)
-        if not self.by_name or user is None or (user.secret, user.tokens) != (self.user.secret, self.user.tokens):
+        if not self.by_name or user is None:
             return None
-        return Granted(self.users, user, True, self.remote) if user.comes_from(host_of(self.remote)) else None
+        is_proven = self.token in user.tokens if self.token else user.secret == self.user.secret
+        if not is_proven or not user.comes_from(host_of(self.remote)):
+            return None
+        return Granted(self.users, user, True, self.remote, self.token)
 
 
 def met(users: Rights, remote: str, certificate: str) -> Granted | None:
@@ -52,4 +58,4 @@ def login(users: Rights, said: bytes, remote: str) -> Granted | None:
     text = said.decode("utf-8", "replace")
     name, colon, secret = text.partition(":")
     user = users.of_password(name, secret, remote) if colon else users.of_token(text, remote)
-    return None if user is None else Granted(users, user, True, remote)
+    return None if user is None else Granted(users, user, True, remote, "" if colon else token_digest(text))
