@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from penstock.client.routes import split_addresses
 from penstock.client.subscriptions import selector_of
 from penstock.errors import ConfigError
 from penstock.security import PLAIN, Security, secret_of, security_of
@@ -83,7 +84,7 @@ class Option(NamedTuple):
 
 
 OPTIONS = (
-    Option("registry", "text", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
+    Option("registry", "servers", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
            aliases=("penstock.bootstrap.servers", "nameServer")),
     Option("subscribe", "names", "", "topics, separated by commas; `load(\"orders\")` is the same", aliases=("topic",)),
     Option("subscribePattern", "pattern", "", "a regular expression that the whole topic name must match"),
@@ -255,6 +256,11 @@ def _text(text: str, option: Option) -> str:
     return text.strip()
 
 
+def _servers(text: str, option: Option) -> str:
+    split_addresses(text)
+    return text.strip()
+
+
 def _word(text: str, option: Option) -> str:
     words = option.kind.split()[1:]
     if text.strip().lower() not in words:
@@ -355,7 +361,8 @@ def _positions(text: str, option: Option) -> Positions | str:
 
 
 _PARSERS: dict[str, Callable[[str, Option], object]] = {
-    "text": _text, "selection": _selection, "word": _word, "names": _names, "tags": _tags, "pattern": _pattern,
+    "text": _text, "servers": _servers, "selection": _selection, "word": _word, "names": _names, "tags": _tags,
+    "pattern": _pattern,
     "flag": _flag, "whole": _whole, "count": _count, "bytes": _bytes, "duration": _duration,
     "moment": lambda text, option: moment_ms(text), "json": _json, "positions": _positions,
 }  # fmt: skip

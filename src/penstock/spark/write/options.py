@@ -37,7 +37,7 @@ class SinkOptions:
 
 
 SINK_OPTIONS = (
-    Option("registry", "text", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
+    Option("registry", "servers", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
            aliases=("penstock.bootstrap.servers", "nameServer")),
     Option("topic", "text", "", "where all rows go; wins over the column `topic`"),
     Option("path", "text", "", "what `save(...)` or `start(...)` was given: the topic"),
