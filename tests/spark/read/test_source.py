@@ -158,6 +158,7 @@ def test_filters_on_tags_go_to_the_broker_and_are_compared_as_text(log: Log) -> 
 
 def test_filters_that_are_not_ours_are_handed_back(log: Log) -> None:
     filters = [Not(EqualTo(("offset",), 3)), EqualTo(("key",), b"k"), EqualTo(("tags",), "a|b"), IsNotNull(("tags",))]
+    filters += [EqualTo(("tags",), "odd "), In(("tags",), ("odd", " even"))]  # blanks would be cut off on the way
     made = reader()
     assert list(made.pushFilters(filters)) == filters
     assert len(read(made)[0][1]) == 10

@@ -441,7 +441,12 @@ class FilteringReader(Reader):
 
     def _by_tags(self, values: set[object]) -> bool:
         """The broker selects by the tag's hash, the decoder by its text."""
-        wanted = {value for value in values if isinstance(value, str) and value and not set("|*") & set(value)}
+        # In the broker's language of tags `|` and `*` have a meaning, and blanks around a tag have none.
+        wanted = {
+            value
+            for value in values
+            if isinstance(value, str) and value.strip() == value != "" and not set("|*") & set(value)
+        }
         if len(wanted) < len(values - {None}):
             return False
         wanted = wanted & set(self.tags) if self.tags else wanted
