@@ -463,9 +463,11 @@ class Stager:
         )  # fmt: skip
 
     def _seal(self, part: _BrokerPart) -> None:
+        # The coordinator flushes its own rows before it decides; of what others have not flushed it knows nothing.
+        level = self._level if part.broker == self.coordinator else "disk"
         ext = {
             "token": self.token, "rows": str(part.rows), "bytes": str(part.size), "sums": str(part.sums),
-            "level": self._level,
+            "level": level,
         }  # fmt: skip
         try:
             if part.pipe is None:
