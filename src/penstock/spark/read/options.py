@@ -107,7 +107,7 @@ OPTIONS = (
     Option("startingGroup", "text", "",
            "begin where this consumer group stands; queues it has no offset for start at the earliest"),
     Option("failOnDataLoss", "flag", "true",
-           "fail when planned offsets are gone (retention, a topic created again); `false` reads what is left of the"
+           "fail when planned offsets are gone (retention, a topic deleted or created again); `false` reads what is left of the"
            " planned range and logs what is lost"),
     Option("maxOffsetsPerTrigger", "count", "", "messages per micro-batch at most, split in proportion to what each"
            " queue has", "stream"),
