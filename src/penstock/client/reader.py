@@ -250,14 +250,14 @@ class LogReader:
         except (AttributeError, KeyError, TypeError) as error:
             raise WireError(f"not a cluster: {error!r}") from error
 
-    def is_gone(self, queue: MessageQueue) -> bool:
+    def is_gone(self, queue: MessageQueue, *, group: str = "TOOLS_CONSUMER") -> bool:
         """Whether the topic was deleted, or made anew with fewer queues: the queue's broker is there and says so. Of one that
         is away this is not known.
         """
         address = self.masters_now().get(queue.broker)
         if address is None:
             return False
-        first = Pull("TOOLS_CONSUMER", queue, 0, 1, 1, "*", "TAG", durable=True)
+        first = Pull(group, queue, 0, 1, 1, "*", "TAG", durable=True)
         answer = self._call(split_address(address, BROKER_PORT), first.command())
         none_such = answer.code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith(_NO_QUEUE)
         return none_such or answer.code == ResponseCode.TOPIC_NOT_EXIST

@@ -50,7 +50,7 @@ def asked(options: SourceOptions, cluster: LogReader, queue: MessageQueue, ask: 
         try:
             return ask()
         except (NoRoute, BrokerRefused):
-            if cluster.is_gone(queue):
+            if cluster.is_gone(queue, group=options.group_id_prefix):
                 return None
             raise
 

@@ -268,8 +268,9 @@ def by_properties(where: str | None) -> Callable[[bytes], bool] | None:
 
 def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, window: bytes, at: int) -> bool:
     """Whether the first record is, byte for byte, what the broker gives for that offset."""
+    queue, group = wanted.queue, options.group_id_prefix
     got = asked(
-        options, cluster, wanted.queue, lambda: cluster.fetch(wanted.queue, wanted.start, max_count=1, max_bytes=1)
+        options, cluster, queue, lambda: cluster.fetch(queue, wanted.start, max_count=1, max_bytes=1, group=group)
     )
     return got is not None and got.status == _FOUND and window[at : at + len(got.records)] == got.records
 
