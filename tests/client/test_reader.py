@@ -197,6 +197,19 @@ def test_errors(registry: str) -> None:
         LogReader("nonsense:x")
 
 
+def test_a_deleted_topic_is_told_from_a_broker_that_is_away(registry: str, fresh: Fresh) -> None:
+    topic = fresh("deleted")
+    queue = fill(registry, topic, 1)
+    with LogReader(registry) as reader, Admin(registry) as admin:
+        assert not reader.is_gone(queue)
+        admin.delete_topic(topic)
+        assert reader.is_gone(queue)
+        assert not reader.is_gone(MessageQueue(topic, "broker-z", 0))
+        admin.create_topic(topic, 1)
+        assert not reader.is_gone(queue)
+        assert reader.is_gone(MessageQueue(topic, "broker-a", 1))  # it has one queue now
+
+
 def test_second_registry(registry: str) -> None:
     with LogReader(f"127.0.0.1:1;{registry}") as reader:
         assert isinstance(reader.topics(), list)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.staging import Sealed, SinkRun, StageClient, Stager
 from penstock.errors import BrokerRefused, ClientError
 from penstock.testing import Broker
+from penstock.wire.codes import RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
 from penstock.wire.remoting import RemotingCommand
 from polling import eventually
@@ -205,6 +207,27 @@ def test_a_batch_over_two_brokers_is_decided_once(
         assert sorted(contents(own_cluster.registry)) == sorted(expected)
         assert client.publish(second, 1, [stage_pair(client, second, 1, "next", 5)]).already is False
         assert len(contents(own_cluster.registry)) == 30
+
+
+def test_what_another_broker_decides_is_flushed_first(pair: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At level os a PUBLISH waits for the flush of its own broker's rows; a power cut at another one takes no decided rows."""
+    levels: dict[str, str] = {}
+    real = Line.call
+
+    def notes(self: Line, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        if request.code == RequestCode.STAGE_SEAL:
+            levels[self._socket.getpeername()[1]] = request.ext["level"]
+        return real(self, request, timeout_s)
+
+    monkeypatch.setattr(Line, "call", notes)
+    run = SinkRun("flushed-first", "query", "run-1")
+    stager = Stager(pair, run, 0, level="os")
+    for broker in ("broker-a", "broker-b"):
+        stager.add(broker, piece("T", 0, rows(broker, 5)), 5)
+    stager.seal()
+    here = pair.address(stager.coordinator)[1]
+    assert len(levels) == 2
+    assert {port: level for port, level in levels.items() if level == "os"} == {here: "os"}
 
 
 def test_what_is_decided_is_not_given_up(

@@ -86,6 +86,9 @@ class Log:
             chosen = [r for r in page if tags == "*" or r.properties.partition(b"TAGS\1")[2] in asked]
         return Fetched(0 if chosen else 20, page[-1].offset + 1, low, high, b"".join(r.encode() for r in chosen))
 
+    def is_gone(self, queue: MessageQueue, *, group: str) -> bool:
+        return queue not in self.records
+
     def data_folder(self, queue: MessageQueue) -> str:
         return self.folder
 

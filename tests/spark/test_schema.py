@@ -32,3 +32,25 @@ def test_each_column_has_an_arrow_type_and_a_row_in_the_table() -> None:
     assert schema.ddl(("value", "offset")) == "`value` binary, `offset` bigint"
     assert schema.ddl(("timestamp",)) == "`timestamp` timestamp_ltz"  # whatever spark.sql.timestampType says
     assert all(f"| `{name}` | " in schema.table() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([("offset", "LongType", True), ("offset", "LongType", True)], "column offset is named twice"),
+        ([("tags", "StringType", False)], "column tags can be null"),
+        ([("Offset", "LongType", True)], "did you mean offset"),
+        ([("offset", "IntegerType", True)], "column offset is bigint, not int"),
+    ],
+)
+def test_schemas_that_cannot_be_had(fields: list[tuple[str, str, bool]], said: str) -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    wanted = types.StructType([types.StructField(name, getattr(types, kind)(), null) for name, kind, null in fields])
+    with pytest.raises(ConfigError, match=said):
+        schema.check(wanted)
+
+
+def test_schemas_without_nulls_where_there_are_none() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    schema.check(types.StructType([types.StructField("offset", types.LongType(), False)]))
+    schema.check(types.StructType([types.StructField("value", types.BinaryType(), False)]))

@@ -9,12 +9,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from access.people import SECRET as SECRET_OF
+from access.people import user, write
 from certificates import Authority, Certificate
+from penstock.client.blocking import Producer
 from penstock.embedded import ThreadedBroker
 from penstock.errors import ConfigError
+from penstock.message import Message
 from penstock.security import Security
 from penstock.spark.read import options as readoptions
 from penstock.spark.write import options as writeoptions
+from penstock.testing import Broker
 
 SECRET = "s3cret-of-spark"
 MODES = {"remoting_tls": "required", "registry_tls": "required"}
@@ -45,6 +50,31 @@ def test_there_and_back(spark: Any, authority: Authority, server_certificate: Ce
         )
         assert SECRET not in plan
         assert "Batch" in plan
+
+
+def test_topic_and_group_are_all_that_a_reader_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is asked as the group that was granted, also what the broker's own files are compared with."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from penstock.spark.pipelines import archive
+    from penstock.spark.read.source import Source
+
+    users = write(
+        tmp_path / "users.toml", user("root", "admin"), user("spark", "subscribe:t", "group:spark-penstock-source"),
+        user("archive", "subscribe:t", "group:penstock-archive"),
+    )  # fmt: skip
+    with Broker(tmp_path / "data", users=str(users)) as broker:
+        with Producer(broker.registry, security=Security(user="root", secret=SECRET_OF + "root")) as producer:
+            producer.send_batch([Message("t", b"%d" % n) for n in range(20)], queue=producer.queues("t")[0])
+        monkeypatch.setenv("PENSTOCK_USER", "spark")
+        monkeypatch.setenv("PENSTOCK_SECRET", SECRET_OF + "spark")
+        source = Source({"registry": broker.registry, "path": "t", "store": str(tmp_path / "data")})
+        reader = source.reader(StructType([StructField("offset", LongType())]))
+        found = [n for part in reader.partitions() for batch in reader.read(part) for n in batch[0].to_pylist()]
+        assert found == list(range(20))
+        monkeypatch.setenv("PENSTOCK_USER", "archive")
+        monkeypatch.setenv("PENSTOCK_SECRET", SECRET_OF + "archive")
+        assert archive.run(None, "t", tmp_path / "archive", registry=broker.registry).rows == 20
 
 
 @pytest.mark.parametrize("parse", [readoptions.parse, writeoptions.parse], ids=["source", "sink"])

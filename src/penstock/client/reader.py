@@ -35,6 +35,7 @@ ROUTE_MS = 30_000
 SLAVE_S = 5.0  # for a slave to answer
 LEFT_S = 10.0  # a slave that did not is left alone
 
+_NO_QUEUE = "queueId["  # what brokers of all versions say of a queue that a topic does not have begins with this
 # pull answers that are results, not errors
 _PULL_RESULTS = (
     ResponseCode.SUCCESS,
@@ -236,6 +237,30 @@ class LogReader:
             return ""
         lines = body.decode("utf-8", "replace").splitlines()
         return next((line.partition("=")[2] for line in lines if line.startswith("storePathRootDir=")), "")
+
+    def masters_now(self) -> dict[str, str]:
+        """The brokers that take writes, as a registry knows them now: name to address."""
+        value = loads(self._ask_registry(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        try:
+            return {
+                str(name): str(data["brokerAddrs"]["0"])
+                for name, data in value["brokerAddrTable"].items()
+                if "0" in data["brokerAddrs"]
+            }
+        except (AttributeError, KeyError, TypeError) as error:
+            raise WireError(f"not a cluster: {error!r}") from error
+
+    def is_gone(self, queue: MessageQueue, *, group: str = "TOOLS_CONSUMER") -> bool:
+        """Whether the topic was deleted, or made anew with fewer queues: the queue's broker is there and says so. Of one that
+        is away this is not known.
+        """
+        address = self.masters_now().get(queue.broker)
+        if address is None:
+            return False
+        first = Pull(group, queue, 0, 1, 1, "*", "TAG", durable=True)
+        answer = self._call(split_address(address, BROKER_PORT), first.command())
+        none_such = answer.code == ResponseCode.SYSTEM_ERROR and (answer.remark or "").startswith(_NO_QUEUE)
+        return none_such or answer.code == ResponseCode.TOPIC_NOT_EXIST
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         """The group's committed offset, None when it has none."""

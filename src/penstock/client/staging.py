@@ -30,7 +30,6 @@ from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute,
 from penstock.security import Security
 from penstock.wire.addresses import split_address
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
-from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
 
 __all__ = ["Known", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
@@ -131,15 +130,7 @@ class StageClient(LogReader):
     def masters(self, *, fresh: bool = False) -> dict[str, str]:
         """The brokers that take writes: name to address."""
         if fresh or not self._masters:
-            value = loads(self._ask_registry(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
-            try:
-                self._masters = {
-                    str(name): str(data["brokerAddrs"]["0"])
-                    for name, data in value["brokerAddrTable"].items()
-                    if "0" in data["brokerAddrs"]
-                }
-            except (AttributeError, KeyError, TypeError) as error:
-                raise WireError(f"not a cluster: {error!r}") from error
+            self._masters = self.masters_now()
         if not self._masters:
             raise NoRoute("no broker is registered")
         return self._masters
@@ -463,9 +454,11 @@ class Stager:
         )  # fmt: skip
 
     def _seal(self, part: _BrokerPart) -> None:
+        # The coordinator flushes its own rows before it decides; of what others have not flushed it knows nothing.
+        level = self._level if part.broker == self.coordinator else "disk"
         ext = {
             "token": self.token, "rows": str(part.rows), "bytes": str(part.size), "sums": str(part.sums),
-            "level": self._level,
+            "level": level,
         }  # fmt: skip
         try:
             if part.pipe is None:

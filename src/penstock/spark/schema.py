@@ -64,10 +64,9 @@ def columns(
 ) -> tuple[str, ...]:
     """The column names for these options: `names` if given, else the base columns with what was asked for."""
     if names:
-        for at, name in enumerate(names):
+        for name in names:
             _known(name, bulk)
-            if name in names[:at]:
-                raise ConfigError(f"column {name} is named twice", "name each column once; the query may copy it")
+        _demand_once(names)
         return names
     if metadata:
         return tuple(column.name for column in COLUMNS) + ((SEGMENT.name,) if bulk else ())
@@ -91,9 +90,14 @@ def table() -> str:
 
 
 def check(schema: StructType, bulk: bool = False) -> None:
-    """`ConfigError` when a user's schema asks for a column we do not have or for another type."""
+    """`ConfigError` when a user's schema asks for a column we do not have, for one twice, for another type, or for no nulls
+    where there can be some: Spark believes it, finds no row by `IS NULL` and fails at the first one there is.
+    """
+    _demand_once(tuple(field.name for field in schema.fields))
     for field in schema.fields:
         column = _known(field.name, bulk)
+        if not field.nullable and field.name not in NEVER_NULL | {"value"}:
+            raise ConfigError(f"column {field.name} can be null", "leave NOT NULL (nullable=False) out of the schema")
         if field.dataType.simpleString() != column.type:
             raise ConfigError(
                 f"column {field.name} is {column.type}, not {field.dataType.simpleString()}",
@@ -126,6 +130,12 @@ def arrow_of(names: tuple[str, ...]) -> pa.Schema:
         "array<struct<key:string,value:binary>>": pa.list_(pa.field("element", header)),
     }
     return pa.schema([(name, types[_known(name, True).type]) for name in names])
+
+
+def _demand_once(names: tuple[str, ...]) -> None:
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise ConfigError(f"column {name} is named twice", "name each column once; the query may copy it")
 
 
 def _known(name: str, bulk: bool = False) -> Column:

@@ -72,3 +72,24 @@ def test_notes_stay_inside_where_nothing_can_be_beside(tmp_path: Path) -> None:
     state.save()
     assert (folder / "_penstock" / "t.json").exists()
     assert manifest.load(folder, "t") == state
+
+
+@pytest.mark.parametrize("topic", ["%DLQ%delivery", "%RETRY%41", "%DLQ%shop", "orders|eu"])
+def test_readers_of_the_whole_folder_find_the_topics_name(topic: str, tmp_path: Path) -> None:
+    """They decode the names of folders: dead letters of a group `delivery` made the whole archive unreadable."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    r = Range(MessageQueue(topic, "b", 0), 0, 2)
+    path = manifest.file_of(tmp_path, r)
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"value": [b"1", b"2"]}), path)
+    assert pq.read_table(tmp_path).column("topic").to_pylist() == [topic] * 2
+    assert manifest.topic_of(path) == topic
+    assert manifest.archived(tmp_path, topic) == [r]
+
+
+def test_a_folder_that_an_older_version_named_is_gone_on_with(tmp_path: Path) -> None:
+    old = tmp_path / "topic=%DLQ%delivery"
+    old.mkdir()
+    assert manifest.root_of(tmp_path, "%DLQ%delivery") == old

@@ -51,6 +51,12 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
         {"subscribe": "a", "startingOffsets": "[]"},
         {"subscribe": "a", "pushdown": "maybe"},
         {"subscribe": "a", "startingOffsetsByTimestampStrategy": "guess"},
+        {"subscribe": "a", "startingGroup": "my group"},
+        {"subscribe": "a", "commitOffsetsToGroup": "x" * 300},
+        {"subscribe": "a", "groupIdPrefix": "ü"},
+        {"subscribe": "a", "registry": "h:99999"},
+        {"subscribe": "a", "registry": "h:9876;two words"},
+        {"subscribe": "a", "registry": ";"},
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, str]) -> None:

@@ -15,6 +15,8 @@ from spark_fakes import Log
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute
 from penstock.spark.read import planning, source
+from penstock.spark.read.options import parse
+from penstock.spark.read.patience import asked
 from penstock.spark.read.source import Source
 
 if TYPE_CHECKING:
@@ -108,6 +110,22 @@ def own_cluster(tmp_path: Path) -> Any:
     cluster = Made(tmp_path / "data", SMALL).start()
     yield cluster
     cluster.stop()
+
+
+def test_what_was_deleted_is_not_waited_for(log: Away) -> None:
+    options, waits = parse({"subscribe": "t"}), []
+
+    def ask() -> int:
+        waits.append(1)
+        if len(waits) < 3:
+            raise NoRoute("t")
+        return 5
+
+    assert asked(options, log, A0, ask) == 5  # type: ignore[arg-type]
+    waits.clear()
+    del log.records[A0]
+    assert asked(options, log, A0, ask) is None  # type: ignore[arg-type]
+    assert len(waits) == 1
 
 
 @pytest.mark.spark

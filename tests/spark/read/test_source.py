@@ -26,7 +26,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_fakes import Log
 
 from penstock.client.routes import MessageQueue
-from penstock.errors import ConfigError, NoRoute, PenstockError, TimedOut
+from penstock.errors import BrokerRefused, ConfigError, NoRoute, PenstockError, TimedOut
 from penstock.spark.read import planning, source
 from penstock.spark.read.localfiles import Segments
 from penstock.spark.read.planning import DataLoss, Range
@@ -158,6 +158,7 @@ def test_filters_on_tags_go_to_the_broker_and_are_compared_as_text(log: Log) -> 
 
 def test_filters_that_are_not_ours_are_handed_back(log: Log) -> None:
     filters = [Not(EqualTo(("offset",), 3)), EqualTo(("key",), b"k"), EqualTo(("tags",), "a|b"), IsNotNull(("tags",))]
+    filters += [EqualTo(("tags",), "odd "), In(("tags",), ("odd", " even"))]  # blanks would be cut off on the way
     made = reader()
     assert list(made.pushFilters(filters)) == filters
     assert len(read(made)[0][1]) == 10
@@ -201,6 +202,21 @@ def test_lost_offsets_fail_or_leave_what_is_left_of_the_range(log: Log) -> None:
     with pytest.raises(DataLoss):
         read(reader(), [part(A1, 0, 4)])
     assert read(lenient, [part(A1, 0, 4)]) == [(1, [])]
+
+
+def test_offsets_of_a_topic_that_was_deleted_are_lost(log: Log) -> None:
+    """They were planned, and stand in a checkpoint: with failOnDataLoss=false the query goes on without them."""
+    log.put(MessageQueue("u", "a", 0), 5)
+    strict, lenient = reader(subscribe="t,u"), reader(subscribe="t,u", failOnDataLoss="false")
+    parts = strict.partitions()
+    del log.records[MessageQueue("u", "a", 0)]
+    log.fail = [BrokerRefused(17, "topic[u] not exist")]
+    with pytest.raises(DataLoss, match="offsets 0 to 5 of u queue 0 at a are gone: the queue was deleted"):
+        read(strict, parts[-1:])
+    log.fail = [NoRoute("u")]
+    assert read(lenient, parts[-1:]) == [(0, [])]
+    log.fail = [NoRoute("t"), TimedOut("")]  # this one is there: its broker was away
+    assert read(lenient, parts[:1]) == [(0, list(range(10)))]
 
 
 def test_errors_that_may_pass_are_tried_again(log: Log) -> None:

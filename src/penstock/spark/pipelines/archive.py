@@ -173,7 +173,7 @@ def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -
                 f"{planning.name_of(queue)} ends at {end}, archived is up to {start}: the topic was deleted and created again",
             )
         elif start < end:
-            sample = cluster.fetch(queue, start, max_bytes=64 << 10, max_count=32)
+            sample = cluster.fetch(queue, start, max_bytes=64 << 10, max_count=32, group=options.group_id_prefix)
             mean = max(len(sample.records) // max(sample.next_offset - start, 1), layout.RECORD_FIXED_BYTES)
             pieces += planning.cut([Range(queue, start, end)], None, min(file_records, max(FILE_BYTES // mean, 1)))
     return pieces

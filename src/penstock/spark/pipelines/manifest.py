@@ -3,6 +3,7 @@
     <folder>.penstock/<topic>.json         {"version": 1, "topic": T, "next": {broker: {queue: offset}},
                                             "pending": [[broker, queue, first, until], …]}
     <folder>/topic=T/broker=B/queue=Q/<first>-<last>.parquet      20 digits each, so that names sort
+                                            a `%` of T is `%25` where readers, who decode such names, would make another one of it
     <folder>/T/broker=B/…                  of a topic that was begun as a Delta table: some readers take `topic=T` in the
                                             place of a table for a column of it
     <folder>/_penstock/<topic>.lock        empty
@@ -28,12 +29,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from penstock.client.routes import MessageQueue
 from penstock.errors import Corrupt, Locked
 from penstock.spark.read.planning import Offsets, Range
 
 VERSION = 1
+_TOPIC, _PERCENT = "topic=", quote("%")
 _NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")
 
 
@@ -123,13 +126,15 @@ def notes_of(folder: Path) -> Path:
 
 def root_of(folder: Path, topic: str) -> Path:
     """The folder of a topic's files, which is the place of its Delta table."""
-    marked, plain = folder / f"topic={topic}", folder / topic
-    return plain if plain.is_dir() and not marked.exists() else marked
+    marked, plain = folder / f"{_TOPIC}{topic}", folder / topic
+    encoded = marked if unquote(topic) == topic else folder / f"{_TOPIC}{topic.replace('%', _PERCENT)}"
+    there = (place for place in (marked, encoded, plain) if place.is_dir())  # `marked` of a version that did not encode
+    return next(there, encoded)
 
 
 def topic_of(path: Path) -> str:
     """The topic whose file this is."""
-    return path.parts[-4].removeprefix("topic=")
+    return path.parts[-4].removeprefix(_TOPIC).replace(_PERCENT, "%")
 
 
 def file_of(folder: Path, r: Range) -> Path:

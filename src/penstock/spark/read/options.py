@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from penstock.client.subscriptions import selector_of
+from penstock.client.routes import split_addresses
+from penstock.client.subscriptions import check_group, selector_of
 from penstock.errors import ConfigError
 from penstock.security import PLAIN, Security, secret_of, security_of
 
@@ -83,7 +84,7 @@ class Option(NamedTuple):
 
 
 OPTIONS = (
-    Option("registry", "text", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
+    Option("registry", "servers", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
            aliases=("penstock.bootstrap.servers", "nameServer")),
     Option("subscribe", "names", "", "topics, separated by commas; `load(\"orders\")` is the same", aliases=("topic",)),
     Option("subscribePattern", "pattern", "", "a regular expression that the whole topic name must match"),
@@ -103,10 +104,10 @@ OPTIONS = (
     Option("endingOffsetsByTimestamp", "json", "", "the same for the end", "batch"),
     Option("startingOffsetsByTimestampStrategy", "word error latest", "error",
            "when a queue has no message from that moment on: `error`, or start at its `latest` offset"),
-    Option("startingGroup", "text", "",
+    Option("startingGroup", "group", "",
            "begin where this consumer group stands; queues it has no offset for start at the earliest"),
     Option("failOnDataLoss", "flag", "true",
-           "fail when planned offsets are gone (retention, a topic created again); `false` reads what is left of the"
+           "fail when planned offsets are gone (retention, a topic deleted or created again); `false` reads what is left of the"
            " planned range and logs what is lost"),
     Option("maxOffsetsPerTrigger", "count", "", "messages per micro-batch at most, split in proportion to what each"
            " queue has", "stream"),
@@ -126,8 +127,8 @@ OPTIONS = (
            "only messages for whose properties this SQL92 expression is true, `price > 9 AND city <> 'Rome'`; the broker"
            " evaluates it, or a task that reads the broker's files. Limits count what is looked at"),
     Option("realTopic", "flag", "false", "show retried and delayed messages under their original topic"),
-    Option("groupIdPrefix", "text", "spark-penstock-source", "the group name the broker sees in fetches"),
-    Option("commitOffsetsToGroup", "text", "",
+    Option("groupIdPrefix", "group", "spark-penstock-source", "the group name the broker sees in fetches"),
+    Option("commitOffsetsToGroup", "group", "",
            "after each micro-batch write its end offsets to this consumer group: for operators to see, never to start"
            " from", "stream"),
     Option("fetchTimeoutMs", "count", "120000", "how long one request may take, and a broker that is away is waited for"),
@@ -255,6 +256,16 @@ def _text(text: str, option: Option) -> str:
     return text.strip()
 
 
+def _servers(text: str, option: Option) -> str:
+    split_addresses(text)
+    return text.strip()
+
+
+def _group(text: str, option: Option) -> str:
+    check_group(_text(text, option))
+    return text.strip()
+
+
 def _word(text: str, option: Option) -> str:
     words = option.kind.split()[1:]
     if text.strip().lower() not in words:
@@ -355,7 +366,8 @@ def _positions(text: str, option: Option) -> Positions | str:
 
 
 _PARSERS: dict[str, Callable[[str, Option], object]] = {
-    "text": _text, "selection": _selection, "word": _word, "names": _names, "tags": _tags, "pattern": _pattern,
+    "text": _text, "servers": _servers, "group": _group, "selection": _selection, "word": _word, "names": _names, "tags": _tags,
+    "pattern": _pattern,
     "flag": _flag, "whole": _whole, "count": _count, "bytes": _bytes, "duration": _duration,
     "moment": lambda text, option: moment_ms(text), "json": _json, "positions": _positions,
 }  # fmt: skip

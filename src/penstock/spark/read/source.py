@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
 from types import FrameType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -45,11 +44,12 @@ from pyspark.sql.streaming.datasource import (
 from penstock.client.reader import Fetched, LogReader
 from penstock.client.routes import Json, MessageQueue
 from penstock.client.subscriptions import Subscription, selector_of
-from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
+from penstock.errors import ClientError, Corrupt, PenstockError
 from penstock.security import Security
 from penstock.spark import schema
 from penstock.spark.read import planning
 from penstock.spark.read.options import SourceOptions, parse
+from penstock.spark.read.patience import NotYet, asked, patiently
 from penstock.spark.read.planning import Offsets, Range
 from penstock.spark.tools.plainly import all_plainly
 
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from penstock.spark.read.localfiles import Segments
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 FLUSH_WAIT_S = 2.0
 WORTH_FILES = 1_000  # messages: fewer are fetched sooner than a file is opened and compared
@@ -96,7 +95,7 @@ class Source:
         schema.check(wanted)
         loaded = self.loaded
         if loaded is None:
-            loaded = _patiently(self.options, lambda: batch_range(self.options), known=False)
+            loaded = patiently(self.options, lambda: batch_range(self.options), known=False)
         return (FilteringReader if takes_filters(self.options.pushdown) else Reader)(self.options, wanted, loaded)
 
     def stream_reader(self, wanted: StructType) -> StreamReader:
@@ -203,7 +202,12 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
             yield from found
             at += count
     while at < end:
-        got = _patiently(options, lambda at=at: _fetch(cluster, options, part.range, at, selection))  # type: ignore[misc]
+        got = asked(options, cluster, queue, lambda at=at: _fetch(cluster, options, part.range, at, selection))  # type: ignore[misc]
+        if got is None:
+            planning.lost(
+                options, f"offsets {at} to {end} of {planning.name_of(queue)} are gone: the queue was deleted"
+            )
+            break
         if got.status == _FOUND:
             yield from make.feed(make.decoder.load(got.records, at, end))
         elif got.status != _NONE_MATCHED:
@@ -223,7 +227,9 @@ def _folder(options: SourceOptions, cluster: LogReader, wanted: Range) -> str:
         return ""
     key = (os.getpid(), options.registry, wanted.queue.broker)
     if key not in _folders:
-        folder = _patiently(options, lambda: cluster.data_folder(wanted.queue))
+        folder = asked(options, cluster, wanted.queue, lambda: cluster.data_folder(wanted.queue))
+        if folder is None:
+            return ""
         _folders[key] = folder if folder and os.access(os.path.join(folder, "commitlog"), os.R_OK | os.X_OK) else ""
     return _folders[key]
 
@@ -262,8 +268,11 @@ def by_properties(where: str | None) -> Callable[[bytes], bool] | None:
 
 def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, window: bytes, at: int) -> bool:
     """Whether the first record is, byte for byte, what the broker gives for that offset."""
-    got = _patiently(options, lambda: cluster.fetch(wanted.queue, wanted.start, max_count=1, max_bytes=1))
-    return got.status == _FOUND and window[at : at + len(got.records)] == got.records
+    queue, group = wanted.queue, options.group_id_prefix
+    got = asked(
+        options, cluster, queue, lambda: cluster.fetch(queue, wanted.start, max_count=1, max_bytes=1, group=group)
+    )
+    return got is not None and got.status == _FOUND and window[at : at + len(got.records)] == got.records
 
 
 _files: dict[tuple[int, str], Segments] = {}
@@ -307,14 +316,8 @@ def _fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, s
         until=wanted.end,
     )
     if got.status != _FOUND and got.min_offset <= at < got.max_offset and got.next_offset == at:
-        raise _NotYet(f"{wanted.queue} gives nothing at offset {at}, which is before its end {got.max_offset}")
+        raise NotYet(f"{wanted.queue} gives nothing at offset {at}, which is before its end {got.max_offset}")
     return got
-
-
-class _NotYet(ClientError):
-    """The broker has the offset but does not serve it yet, as for some seconds after its restart."""
-
-    retryable = True
 
 
 def _gap(options: SourceOptions, wanted: Range, at: int, got: Fetched) -> int:
@@ -323,26 +326,6 @@ def _gap(options: SourceOptions, wanted: Range, at: int, got: Fetched) -> int:
     gone = max(got.min_offset, until) if options.fail_on_data_loss else until  # then it is said once, for all pieces
     planning.lost_range(options, wanted.queue, at, gone, (got.min_offset, got.max_offset))
     return until
-
-
-def _patiently(options: SourceOptions, ask: Callable[[], T], *, known: bool = True) -> T:
-    """What `ask` returns, asked again after errors that may pass.
-
-    A broker that is away is waited for as long as one request may take; `known`: the topic was there once, so that a
-    registry without it has only lost its broker. Other errors are tried again `fetchRetries` times, which may be none.
-    """
-    deadline = time.monotonic() + options.fetch_timeout_ms / 1000
-    for attempt in count():
-        try:
-            return ask()
-        except ClientError as error:
-            away = isinstance(error, ConnectionLost | _NotYet) or (known and isinstance(error, NoRoute))
-            waits = away and options.fetch_retries > 0 and time.monotonic() < deadline
-            if not waits and not (error.retryable and attempt < options.fetch_retries):
-                raise
-            log.warning("retrying: %s", error)
-            time.sleep(min(0.2 * 2 ** min(attempt, 10), 2.0))
-    raise AssertionError("unreachable")
 
 
 # -- batch
@@ -430,7 +413,7 @@ class FilteringReader(Reader):
         micros = round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
         def at(queue: MessageQueue, ms: int) -> int:
-            return _patiently(self.options, lambda: connection(self.options).offset_at(queue, ms))
+            return patiently(self.options, lambda: connection(self.options).offset_at(queue, ms))
 
         if isinstance(one, GreaterThan | GreaterThanOrEqual | EqualTo):
             begins = {queue: at(queue, micros // 1000) for queue in self.loaded}
@@ -441,7 +424,12 @@ class FilteringReader(Reader):
 
     def _by_tags(self, values: set[object]) -> bool:
         """The broker selects by the tag's hash, the decoder by its text."""
-        wanted = {value for value in values if isinstance(value, str) and value and not set("|*") & set(value)}
+        # In the broker's language of tags `|` and `*` have a meaning, and blanks around a tag have none.
+        wanted = {
+            value
+            for value in values
+            if isinstance(value, str) and value.strip() == value != "" and not set("|*") & set(value)
+        }
         if len(wanted) < len(values - {None}):
             return False
         wanted = wanted & set(self.tags) if self.tags else wanted
@@ -524,7 +512,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self) -> Offsets:
         """Where a new query begins: the first answer is the only one."""
         if self.begin is None:
-            self.begin = _patiently(self.options, self._starts, known=False)
+            self.begin = patiently(self.options, self._starts, known=False)
         return self.begin
 
     def _starts(self) -> Offsets:
@@ -539,7 +527,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounds(self, *, known: bool) -> dict[MessageQueue, tuple[int, int]]:
         """As `_seen`, with patience: a broker that is away for a while is no reason to end a query."""
-        return _patiently(self.options, self._seen, known=known)
+        return patiently(self.options, self._seen, known=known)
 
     def _seen(self) -> dict[MessageQueue, tuple[int, int]]:
         cluster = connection(self.options)
@@ -598,7 +586,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _record_bytes(self, queue: MessageQueue, offset: int) -> float:
         """Bytes of a stored record, from a few at this offset."""
         o = self.options
-        got = _patiently(
+        got = patiently(
             o,
             lambda: connection(o).fetch(
                 queue, offset, max_bytes=_SAMPLE_BYTES, max_count=_SAMPLE_RECORDS, group=o.group_id_prefix

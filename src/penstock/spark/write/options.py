@@ -37,7 +37,7 @@ class SinkOptions:
 
 
 SINK_OPTIONS = (
-    Option("registry", "text", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
+    Option("registry", "servers", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
            aliases=("penstock.bootstrap.servers", "nameServer")),
     Option("topic", "text", "", "where all rows go; wins over the column `topic`"),
     Option("path", "text", "", "what `save(...)` or `start(...)` was given: the topic"),
@@ -54,7 +54,7 @@ SINK_OPTIONS = (
            " repeated writes again"),
     Option("level", "word disk os", "disk",
            "what a task waits for when its rows are staged: `disk`, or `os`, where the flush is waited for when the batch"
-           " is published"),
+           " is published; of several brokers that counts at the one that decides for the sink"),
     Option("batchBytes", "bytes", "1m", "how many bytes go to a broker in one request, at most 8 MiB"),
     Option("inflight", "count", "8", "requests on their way to each broker before an answer is waited for"),
     Option("compression", "word none zlib", "none", "compress the values; consumers decompress by themselves"),

@@ -13,6 +13,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from penstock.spark.write.rows import RowEncoder
 
 log = logging.getLogger(__name__)
+
+# Of a task whose batch was published before. Spark lets go of a worker that leaves rows unread, and starting one takes longer
+# than reading so many; more of them are not worth the reading.
+BATCHES_UNREAD_MIN = 16
 
 
 @dataclass
@@ -100,6 +105,8 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     try:
         if stager.over():
             _demand_its_topic(options, stager.layout)
+            for _ in islice(batches, BATCHES_UNREAD_MIN):
+                continue
             return stager.seal()
         rows = _rows(options, client, batch, partition, stager.layout)
         chunks = _Chunks(stager, options.batch_bytes)

@@ -1,0 +1,57 @@
+"""Asking a cluster of which a broker may be away: what is waited for, what is tried again, and what no waiting mends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import TypeVar
+
+from penstock.client.reader import LogReader
+from penstock.client.routes import MessageQueue
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute
+from penstock.spark.read.options import SourceOptions
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class NotYet(ClientError):
+    """The broker has the offset but does not serve it yet, as for some seconds after its restart."""
+
+    retryable = True
+
+
+def patiently(options: SourceOptions, ask: Callable[[], T], *, known: bool = True) -> T:
+    """What `ask` returns, asked again after errors that may pass.
+
+    A broker that is away is waited for as long as one request may take; `known`: the topic was there once, so that a
+    registry without it has only lost its broker. Other errors are tried again `fetchRetries` times, which may be none.
+    """
+    deadline = time.monotonic() + options.fetch_timeout_ms / 1000
+    for attempt in count():
+        try:
+            return ask()
+        except ClientError as error:
+            away = isinstance(error, ConnectionLost | NotYet) or (known and isinstance(error, NoRoute))
+            waits = away and options.fetch_retries > 0 and time.monotonic() < deadline
+            if not waits and not (error.retryable and attempt < options.fetch_retries):
+                raise
+            log.warning("retrying: %s", error)
+            time.sleep(min(0.2 * 2 ** min(attempt, 10), 2.0))
+    raise AssertionError("unreachable")
+
+
+def asked(options: SourceOptions, cluster: LogReader, queue: MessageQueue, ask: Callable[[], T]) -> T | None:
+    """What `ask` returns, patiently asked; None when the queue was deleted meanwhile, which no patience mends."""
+
+    def once() -> T | None:
+        try:
+            return ask()
+        except (NoRoute, BrokerRefused):
+            if cluster.is_gone(queue, group=options.group_id_prefix):
+                return None
+            raise
+
+    return patiently(options, once)
