@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import resource
 
 import pytest
 
 from penstock.admission import SPARE, Admission
 from penstock.errors import WireError
-from penstock.limits import Limits
+from penstock.limits import FILES_KEPT, Limits
 
 
 def test_addresses_of_other_machines_have_a_limit_of_their_own_and_loopback_has_none() -> None:
@@ -39,6 +42,35 @@ def test_some_get_in_beyond_the_limit_and_where_memory_is_short() -> None:
     assert not admission.admit("127.0.0.1:1")
     assert limits.reached["connections"] == 2
     assert limits.reached["memory"] == 1
+
+
+def test_connections_leave_descriptors_to_files(caplog: pytest.LogCaptureFixture) -> None:
+    """A file that cannot be opened to be flushed ends the storing: idle connections must not bring that about."""
+    limits = Limits()
+    admission = Admission(limits, lambda: 0, lambda: False)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as held:
+
+        def leave(count: int) -> None:
+            while (descriptor := os.dup(0)) < 512 - count - 1:
+                held.callback(os.close, descriptor)
+            held.callback(os.close, descriptor)
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        leave(FILES_KEPT + 1)
+        assert admission.admit("127.0.0.1:1")
+        leave(FILES_KEPT)
+        assert not admission.admit("127.0.0.1:1")
+        assert admission.admit("127.0.0.1:1", spare=True)
+        leave(FILES_KEPT // 2)
+        assert not admission.admit("127.0.0.1:1", spare=True)
+        with contextlib.suppress(OSError):
+            leave(0)
+        assert not admission.admit("127.0.0.1:1", spare=True)
+    assert limits.reached["connections"] == 3
+    assert "raise the limit of open files" in caplog.text
+    assert admission.admit("127.0.0.1:1")
 
 
 def test_a_peer_that_comes_again_and_again_is_written_down_once_a_second(caplog: pytest.LogCaptureFixture) -> None:

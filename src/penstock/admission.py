@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from penstock.errors import WireError
-from penstock.limits import Limits, is_loopback
+from penstock.limits import Limits, is_loopback, short_of_descriptors
 from penstock.words import MS_A_SECOND
 
 log = logging.getLogger("penstock.net")
@@ -32,6 +32,13 @@ class Admission:
         limits, host = self._limits, remote.rpartition(":")[0]
         if self.count >= limits.max_connections + (SPARE if spare else 0):
             return self.refuse("connections", remote)
+        if short_of_descriptors(spare=spare):
+            limits.count("connections")
+            error = WireError(
+                "the last file descriptors are for files: raise the limit of open files (ulimit -n, LimitNOFILE)"
+            )
+            self.rejected(remote, error, "descriptors")
+            return False
         if not spare and self._no_memory():
             return self.refuse("memory", remote)
         count = self._by_address.get(host, 0)

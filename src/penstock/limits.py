@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import resource
 from collections.abc import Mapping
 
 PORT_MAX = 65_535
+FILES_KEPT = 64  # descriptors for files: one that cannot be opened to be flushed ends the storing until a restart
 QUEUES_MAX = 65_536  # of a topic that has a table already, whatever the limit is now
 _MEMORY_PARTS = 4  # of the machine's memory connections get one
 
@@ -133,6 +135,18 @@ class CreationRate:
 
 _BURST_S = 10
 _MS = 1_000
+
+
+def short_of_descriptors(*, spare: bool = False) -> bool:
+    """Whether connections have all descriptors but those that are left to files, or (`spare`) half of these as well."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        lowest = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # the number of the first free one
+    except OSError:
+        return True
+    os.close(lowest)
+    kept = min(FILES_KEPT, limit // 8)
+    return limit - lowest <= (kept // 2 if spare else kept)
 
 
 def is_loopback(host: str) -> bool:
