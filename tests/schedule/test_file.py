@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from penstock.errors import StoreError
@@ -107,3 +110,31 @@ def test_a_failed_flush_leaves_the_file_in_doubt_a_full_disk_does_not(
     assert len(again.open()) == len(RECORDS)
     assert (again.position, again.count) == (UNKNOWN, 0)
     again.close()
+
+
+def test_an_environment_that_was_given_up_is_opened_anew(tmp_path: Path) -> None:
+    """LMDB gives one up when the last write of a commit fails, which goes through a descriptor of its own."""
+    folder = tmp_path / "schedule"
+    file = filled(folder)
+    with (folder / "data.mdb").open("rb") as read_only:
+        for number in os.listdir("/proc/self/fd"):
+            link = Path("/proc/self/fd") / number
+            if (
+                link.exists()
+                and link.resolve() == folder / "data.mdb"
+                and fcntl.fcntl(int(number), fcntl.F_GETFL) & os.O_DSYNC
+            ):
+                os.dup2(read_only.fileno(), int(number))
+    with pytest.raises(StoreError):
+        file.commit([(60, 61, 70, b"more")], 61)
+    with pytest.raises(lmdb.PanicError):
+        held(file)
+    file.take_up()
+    assert held(file) == RECORDS
+    assert file.position == 50
+    file.commit([(60, 61, 70, b"more")], 61)
+    file.take_up()  # it is as good as any
+    assert held(file, key_of(70, 0)) == [(70, 61, b"more")]
+    file.close()
+    file.take_up()
+    assert not file.is_open

@@ -354,7 +354,7 @@ def test_garbage_is_set_aside_and_rebuilt(tmp_path: Path) -> None:
     assert SMALL
 
 
-def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path) -> None:
+def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     store, schedule = opened(tmp_path, clock)
     delay(store, b"x")
@@ -367,6 +367,7 @@ def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path) -> None:
     assert job is not None
     job.finish(StoreError("mdb_txn_commit: Input/output error"), mono_ms + 1000)
     assert schedule.error is not None
+    assert "again from the log at the next start" in caplog.text
     assert schedule.take_job(1 << 40, 1 << 40, mono_ms + 9000) is None
     assert len(schedule.pop_due(clock.now_ms() + 5000, 9)) == 2  # served all the same
     store.close()

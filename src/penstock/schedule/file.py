@@ -179,6 +179,25 @@ class ScheduleFile:
                 self.position = int.from_bytes(value)
             self.count = txn.stat(self._due)["entries"]
 
+    def take_up(self) -> None:
+        """After a commit that failed: LMDB gives an environment up for good, readers' too, when the write that was to end the
+        commit fails. Open it anew then; all former commits are there. StoreError.
+        """
+        if self._env is None:
+            return
+        try:
+            with self._env.begin():
+                return
+        except lmdb.Error as gone:
+            log.error("schedule opened anew error=%s", gone)
+        position = self.position  # the commit may be there, and not on the disk
+        self.close()
+        try:
+            self._open_environment()
+        except (lmdb.Error, ValueError, OSError) as error:
+            raise StoreError(f"schedule: {error}") from error
+        self.position = position
+
     def close(self) -> None:
         """Let go of the environment."""
         if self._env is not None:

@@ -14,6 +14,7 @@ is read from the log.
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from penstock.schedule.file import MAP_SIZE, Operation, ScheduleFile, key_of, re
 from penstock.wire.names import SCHEDULE_TOPIC as LEVEL_TOPIC
 from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
 from penstock.wire.record import decode_record
+
+log = logging.getLogger("penstock.schedule")
 
 COMMIT_MS = 100
 COMMIT_COUNT = 10_000
@@ -207,6 +210,11 @@ class Schedule:
             self._retry_ms = now_ms + _RETRY_MS
             if self._file.is_damaged_by(error):
                 self.error = error
+                log.error(
+                    "delayed messages are written down no more, and again from the log at the next start error=%s",
+                    error,
+                )
+            self._file.take_up()
             return
         self._file.committed(position)
         del self._operations[: len(group)]
