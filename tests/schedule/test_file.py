@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from penstock.errors import StoreError
+from penstock.errors import DiskFull, StoreError
 from penstock.schedule.file import UNKNOWN, ScheduleFile, key_of, record_of
 
 RECORDS = [(10 + n, n + 1, b"record %d " % n + b"x" * 100) for n in range(50)]  # (due ms, id, record)
@@ -138,3 +139,30 @@ def test_an_environment_that_was_given_up_is_opened_anew(tmp_path: Path) -> None
     file.close()
     file.take_up()
     assert not file.is_open
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EROFS, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("where", ["os", "lmdb"])
+def test_a_file_that_the_system_does_not_let_us_open_is_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, where: str
+) -> None:
+    """The log may have its messages no more."""
+    folder = tmp_path / "schedule"
+    filled(folder).close()
+
+    def refused(path: str, *args: object, **more: object) -> None:
+        if where == "lmdb":
+            raise lmdb.Error(f"{path}: {os.strerror(number)}")
+        raise OSError(number, os.strerror(number), path)
+
+    again = ScheduleFile(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(*((lmdb, "open") if where == "lmdb" else (os, "open")), refused)
+        with pytest.raises(
+            DiskFull if number in (errno.ENOSPC, errno.EDQUOT) else StoreError, match=os.strerror(number)
+        ):
+            again.open()
+    assert not (tmp_path / "lost+found").exists()
+    assert again.open() == []
+    assert held(again) == RECORDS
+    again.close()

@@ -13,6 +13,7 @@ be read of it to its caller. `commit` runs in a worker thread, everything else o
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import mmap
@@ -25,7 +26,7 @@ from typing import Any
 
 import lmdb
 
-from penstock.errors import StoreError
+from penstock.errors import DiskFull, StoreError
 from penstock.lmdbfile import Damaged, LmdbFile, Tree
 from penstock.wire.record import decode_record
 
@@ -37,6 +38,9 @@ ROOM_MIN = 16 << 20
 _FULLNESS = 0.8
 _DATABASES = {b"due", b"ids", b"meta"}
 _BROKEN = "broken"
+# What keeps us from a file, and says nothing of what is in it: it may be the only place that has a delayed message.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_WAY_IN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM)
 
 Operation = tuple[int, int, int, bytes | None]  # (physical, id, due ms, record or None: remove)
 Entry = tuple[int, int, bytes]  # (id, due ms, record)
@@ -59,6 +63,11 @@ def record_of(key: bytes, value: bytes) -> bytes | None:
     if int.from_bytes(value[:4]) == len(value) and decode_record(value, decompress=False, check=True) is not None:
         return value
     return None
+
+
+def _says(error: Exception, numbers: Iterable[int]) -> bool:
+    """Whether it is one of these errors of the system; LMDB's own have its text alone."""
+    return any(os.strerror(number) in str(error) for number in numbers)
 
 
 def _has_entries(file: LmdbFile, tree: Tree) -> bool:
@@ -86,7 +95,7 @@ class ScheduleFile:
     # -- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> list[Entry]:
-        """Open the environment. Returns what was read of a damaged one, which is quarantined; StoreError."""
+        """Open the environment. Returns what was read of a damaged one, which is quarantined. StoreError, DiskFull."""
         try:
             if (self.folder / _BROKEN).exists():
                 raise ValueError("a flush had failed")
@@ -97,6 +106,10 @@ class ScheduleFile:
             self._open_environment()
         except (lmdb.Error, ValueError, OSError, Damaged) as error:
             self.close()
+            if _says(error, _NO_ROOM):
+                raise DiskFull(f"schedule: {error}") from error
+            if _says(error, _NO_WAY_IN):
+                raise StoreError(f"schedule: {error}") from error
             found = self._readable()
             try:
                 self._quarantine(str(error))
