@@ -166,3 +166,10 @@ def test_a_file_that_the_system_does_not_let_us_open_is_not_set_aside(
     assert again.open() == []
     assert held(again) == RECORDS
     again.close()
+
+
+def test_memory_that_cannot_be_had_for_more_entries_is_told_as_a_failure_of_the_disk(tmp_path: Path) -> None:
+    file = filled(tmp_path / "schedule")
+    with pytest.raises(StoreError):
+        file.grow_if_full(1 << 60)
+    file.close()

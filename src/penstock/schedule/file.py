@@ -262,12 +262,16 @@ class ScheduleFile:
                 txn.delete(key[8:], db=self._ids)
 
     def grow_if_full(self, waiting: int) -> None:
-        """With no transaction open: room for the next commits, and `waiting` bytes of records."""
+        """With no transaction open: room for the next commits, and `waiting` bytes of records. StoreError."""
         info = self._env.info()
         used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
         if used + 4 * waiting > self._map_size * _FULLNESS or used + ROOM_MIN > self._map_size:
-            self._map_size = 2 * self._map_size + 4 * waiting
-            self._env.set_mapsize(self._map_size)
+            size = 2 * self._map_size + 4 * waiting
+            try:
+                self._env.set_mapsize(size)
+            except lmdb.Error as error:
+                raise StoreError(f"schedule: {error}") from error
+            self._map_size = size
 
     def commit(self, group: Iterable[Operation], position: int) -> None:
         """Write the operations and the position in one transaction. StoreError."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.disk.job import Job
+from penstock.errors import StoreError
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import due_by_properties
 from penstock.schedule.file import MAP_SIZE, Operation, ScheduleFile, key_of, record_of
@@ -189,13 +190,18 @@ class Schedule:
         position = flushed if whole else self._operations[len(group)][0]
         if not whole and position > flushed:
             position = flushed
-        if not self._file.is_open:
-            if not group:
-                return None
-            self._open()
-        self._file.grow_if_full(
-            sum(len(record) for _, _, _, record in self._operations[:COMMIT_COUNT] if record is not None)
-        )
+        if not group and not self._file.is_open:
+            return None
+        try:
+            if not self._file.is_open:
+                self._open()
+            self._file.grow_if_full(
+                sum(len(record) for _, _, _, record in self._operations[:COMMIT_COUNT] if record is not None)
+            )
+        except StoreError as error:  # they are in memory and in the log; the jobs of others must not wait for them
+            self._retry_ms = mono_ms + _RETRY_MS
+            log.error("delayed messages not written down, tried again in %d ms error=%s", _RETRY_MS, error)
+            return None
         self._running = True
         self._dirty_since = -1
         return Job(
