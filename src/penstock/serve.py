@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
 
 from penstock import logs
@@ -130,8 +131,14 @@ def log_to_stderr(*levels: str, log_format: str = "auto", log_as: str = "") -> N
 
 
 def announce(addresses: Mapping[str, object]) -> None:
-    """Print the `ready` line: every port answers."""
-    print("ready", json.dumps({**addresses, "pid": os.getpid()}), flush=True)
+    """Print the `ready` line: every port answers. Nobody may read it, or it goes into a file on a disk that is full."""
+    try:
+        print("ready", json.dumps({**addresses, "pid": os.getpid()}), flush=True)
+    except OSError as error:
+        log.warning("ready, which cannot be printed error=%s", error)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is left is written once more at the end
+        os.close(nowhere)
 
 
 def serve(
