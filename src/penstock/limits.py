@@ -137,16 +137,13 @@ _BURST_S = 10
 _MS = 1_000
 
 
-def short_of_descriptors(*, spare: bool = False) -> bool:
-    """Whether connections have all descriptors but those that are left to files, or (`spare`) half of these as well."""
+def is_for_files(descriptor: int, *, spare: bool = False) -> bool:
+    """Whether a descriptor, which a connection has got, is one of the last: those are left to files, half of them (`spare`)."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    try:
-        lowest = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # the number of the first free one
-    except OSError:
-        return True
-    os.close(lowest)
+    if limit == resource.RLIM_INFINITY:
+        return False
     kept = min(FILES_KEPT, limit // 8)
-    return limit - lowest <= (kept // 2 if spare else kept)
+    return descriptor >= limit - (kept // 2 if spare else kept)
 
 
 def is_loopback(host: str) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from penstock import logs
 from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
+from penstock.disk.files import keep_spares
 from penstock.errors import ConfigError, Refused
 from penstock.fronts.flags import LEVELS, set_log_level
 from penstock.notify import Notify
@@ -104,6 +105,7 @@ def prepare() -> None:
     hold_hangup()
     os.umask(0o077)
     raise_descriptor_limit()
+    keep_spares()
 
 
 def hold_hangup() -> None:
