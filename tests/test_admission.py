@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import resource
 
 import pytest
 
 from penstock.admission import SPARE, Admission
 from penstock.errors import WireError
-from penstock.limits import Limits
+from penstock.limits import FILES_KEPT, Limits
 
 
 def test_addresses_of_other_machines_have_a_limit_of_their_own_and_loopback_has_none() -> None:
@@ -39,6 +40,24 @@ def test_some_get_in_beyond_the_limit_and_where_memory_is_short() -> None:
     assert not admission.admit("127.0.0.1:1")
     assert limits.reached["connections"] == 2
     assert limits.reached["memory"] == 1
+
+
+def test_connections_leave_descriptors_to_files(caplog: pytest.LogCaptureFixture) -> None:
+    """A file that cannot be opened to be flushed ends the storing: idle connections must not bring that about."""
+    limits = Limits()
+    admission = Admission(limits, lambda: 0, lambda: False)
+    last = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1
+    for descriptor, spare, admitted in (
+        (last - FILES_KEPT, False, True),
+        (last - FILES_KEPT + 1, False, False),
+        (last - FILES_KEPT // 2, True, True),
+        (last - FILES_KEPT // 2 + 1, True, False),
+        (last, False, False),
+    ):
+        assert admission.admit("127.0.0.1:1", spare=spare, descriptor=descriptor) is admitted
+    assert limits.reached["connections"] == 3
+    assert "raise the limit of open files" in caplog.text
+    assert admission.count == 2
 
 
 def test_a_peer_that_comes_again_and_again_is_written_down_once_a_second(caplog: pytest.LogCaptureFixture) -> None:

@@ -53,6 +53,29 @@ def test_a_process_stops_cleanly(tmp_path: Path, how: str) -> None:
     assert "Traceback" not in log
 
 
+@pytest.mark.parametrize("where", ["a full disk", "nowhere"])
+def test_a_ready_line_that_cannot_be_printed_ends_no_process(tmp_path: Path, where: str) -> None:
+    if where == "nowhere":
+        read, out = os.pipe()
+        os.close(read)
+    else:
+        out = os.open("/dev/full", os.O_WRONLY)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.close(out)
+    assert process.stderr is not None
+    log = [process.stderr.readline()]
+    while log[-1] and "cannot be printed" not in log[-1]:
+        log.append(process.stderr.readline())
+    assert process.poll() is None
+    process.terminate()
+    _, rest = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(rest.splitlines()[-1])["event"]) == (0, "stopping")
+    assert "Traceback" not in "".join(log) + rest
+
+
 def test_sighup_renews_the_certificates_and_ends_nothing(tmp_path: Path, authority: Authority) -> None:
     first, second = authority.sign("first"), authority.sign("second")
     shutil.copy(first.cert, tmp_path / "cert.pem")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from penstock.errors import WireError
-from penstock.limits import Limits, is_loopback
+from penstock.limits import Limits, is_for_files, is_loopback
 from penstock.words import MS_A_SECOND
 
 log = logging.getLogger("penstock.net")
@@ -27,11 +28,20 @@ class Admission:
         self._by_address: dict[str, int] = {}
         self._rejected: dict[tuple[str, str], int] = {}
 
-    def admit(self, remote: str, *, spare: bool = False) -> bool:
-        """Whether a connection from this address is within the limits, or (`spare`) a little beyond; counted until `dismiss`."""
+    def admit(self, remote: str, *, spare: bool = False, descriptor: int = -1) -> bool:
+        """Whether a connection from this address is within the limits, or (`spare`) a little beyond; counted until `dismiss`.
+        `descriptor`: its socket's.
+        """
         limits, host = self._limits, remote.rpartition(":")[0]
         if self.count >= limits.max_connections + (SPARE if spare else 0):
             return self.refuse("connections", remote)
+        if is_for_files(descriptor, spare=spare):
+            limits.count("connections")
+            error = WireError(
+                "the last file descriptors are for files: raise the limit of open files (ulimit -n, LimitNOFILE)"
+            )
+            self.rejected(remote, error, "descriptors")
+            return False
         if not spare and self._no_memory():
             return self.refuse("memory", remote)
         count = self._by_address.get(host, 0)
@@ -65,3 +75,9 @@ class Admission:
             if len(self._rejected) > _REJECTED_MAX:
                 self._rejected.clear()
             log.warning("connection closed peer=%s reason=%s", remote, ascii(str(error))[:_REASON_MAX])
+
+
+def descriptor_of(transport: asyncio.BaseTransport) -> int:
+    """Of the socket below."""
+    found = transport.get_extra_info("socket")
+    return -1 if found is None else int(found.fileno())

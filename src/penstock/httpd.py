@@ -20,6 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from penstock.admission import descriptor_of
 from penstock.errors import Refused
 from penstock.fronts.http.nsqd import NsqHttp
 from penstock.fronts.http.publishing import PUBLISH_PATHS, answer_of
@@ -216,7 +217,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.client:
             host = f"[{self.client[0]}]" if ":" in self.client[0] else self.client[0]
             self.remote = f"{host}:{self.client[1]}"
-        self._counted = net.admit(self.remote, spare=True)
+        self._counted = net.admit(self.remote, spare=True, descriptor=descriptor_of(transport))
         net.connections.add(self)  # type: ignore[arg-type]
         if not self._counted:
             self._refuse_all(self._httpd.site.reject(503, "TOO_MANY_CONNECTIONS"))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import resource
 from collections.abc import Mapping
 
 PORT_MAX = 65_535
+FILES_KEPT = 64  # descriptors for files: one that cannot be opened to be flushed ends the storing until a restart
 QUEUES_MAX = 65_536  # of a topic that has a table already, whatever the limit is now
 _MEMORY_PARTS = 4  # of the machine's memory connections get one
 
@@ -133,6 +135,15 @@ class CreationRate:
 
 _BURST_S = 10
 _MS = 1_000
+
+
+def is_for_files(descriptor: int, *, spare: bool = False) -> bool:
+    """Whether a descriptor, which a connection has got, is one of the last: those are left to files, half of them (`spare`)."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return False
+    kept = min(FILES_KEPT, limit // 8)
+    return descriptor >= limit - (kept // 2 if spare else kept)
 
 
 def is_loopback(host: str) -> bool:

@@ -25,7 +25,7 @@ from typing import Protocol
 
 import cython
 
-from penstock.admission import Admission
+from penstock.admission import Admission, descriptor_of
 from penstock.disk.job import Job
 from penstock.disk.workers import Workers
 from penstock.errors import ConfigError, WireError
@@ -117,7 +117,7 @@ class Connection:
         transport.set_write_buffer_limits(high=self._net.limits.max_unread_bytes)
         net: Net = self._net
         self.heard_ms = net.role.update_time()
-        if self._counted and not net.admit(self.remote, spare=self.to_slave):
+        if self._counted and not net.admit(self.remote, spare=self.to_slave, descriptor=descriptor_of(transport)):
             self._counted = False
             if self._refusal:
                 transport.write(self._refusal)

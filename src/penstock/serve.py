@@ -8,11 +8,13 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
 
 from penstock import logs
 from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
+from penstock.disk.files import keep_spares
 from penstock.errors import ConfigError, Refused
 from penstock.fronts.flags import LEVELS, set_log_level
 from penstock.notify import Notify
@@ -103,6 +105,7 @@ def prepare() -> None:
     hold_hangup()
     os.umask(0o077)
     raise_descriptor_limit()
+    keep_spares()
 
 
 def hold_hangup() -> None:
@@ -130,8 +133,14 @@ def log_to_stderr(*levels: str, log_format: str = "auto", log_as: str = "") -> N
 
 
 def announce(addresses: Mapping[str, object]) -> None:
-    """Print the `ready` line: every port answers."""
-    print("ready", json.dumps({**addresses, "pid": os.getpid()}), flush=True)
+    """Print the `ready` line: every port answers. Nobody may read it, or it goes into a file on a disk that is full."""
+    try:
+        print("ready", json.dumps({**addresses, "pid": os.getpid()}), flush=True)
+    except OSError as error:
+        log.warning("ready, which cannot be printed error=%s", error)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # what is left is written once more at the end
+        os.close(nowhere)
 
 
 def serve(

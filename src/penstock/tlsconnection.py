@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from penstock.admission import descriptor_of
 from penstock.errors import WireError
 from penstock.limits import Limits
 from penstock.tls import Tls
@@ -42,7 +43,7 @@ class House(Protocol):
 
     @property
     def role(self) -> Role: ...
-    def admit(self, remote: str, *, spare: bool = False) -> bool: ...
+    def admit(self, remote: str, *, spare: bool = False, descriptor: int = -1) -> bool: ...
     def dismiss(self, remote: str) -> None: ...
     def begin(self) -> None: ...
     def rejected(self, remote: str, error: Exception, about: str = "") -> None: ...
@@ -197,7 +198,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self.remote = f"[{peer[0]}]:{peer[1]}" if ":" in peer[0] else f"{peer[0]}:{peer[1]}"
         net.role.update_time()
         self._heard_ms = net.role.mono_ms
-        if not net.admit(self.remote, spare=self._spare):
+        if not net.admit(self.remote, spare=self._spare, descriptor=descriptor_of(transport)):
             self.transport = None
             transport.close()
             return

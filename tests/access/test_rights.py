@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,43 @@ def test_a_file_that_is_harmed_changes_nothing(tmp_path: Path, harm: str, caplog
     write(path, user("w"))
     looked(rights, 3 * LOOK_MS)
     assert list(rights.users) == ["w"]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
+    tmp_path: Path, large: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody may have lost a right, and the file does not change again."""
+    rights = rights_of(tmp_path, user("u"), user("gone"))
+    many = [user(f"user{n}", f"publish:orders.{n}.*") for n in range(1_000 if large else 0)]
+    path = write(tmp_path / "users.toml", user("u"), *many)
+    moment = LOOK_MS
+
+    def look(until: Callable[[], bool]) -> None:
+        def again() -> bool:
+            nonlocal moment
+            moment += LOOK_MS
+            rights.tick(moment)
+            return until()
+
+        eventually(again)
+
+    def refused(path: Path, **more: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refused)
+        look(lambda: "Too many open files" in caplog.text)
+        for _ in range(5):
+            look(lambda: True)
+        assert set(rights.users) == {"u", "gone"}
+        assert caplog.text.count("Too many open files") == 1
+    look(lambda: "gone" not in rights.users)
+    assert len(rights.users) == 1 + len(many)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refused)
+        with pytest.raises(ConfigError, match=r"cannot read .*: Too many open files"):
+            Rights(path)
 
 
 def test_a_file_that_is_half_written_gives_nobody_more(tmp_path: Path) -> None:

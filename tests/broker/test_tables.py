@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.queueside import Side
+from broker.queueside import Quick, Side
 from penstock.broker.tables import OFFSETS_EVERY_MS, Tables
+from penstock.errors import DiskFull
 from penstock.log.sequences import Stored
 
 TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "sequences.json")
@@ -23,6 +24,17 @@ DAMAGE = {
     "empty": b"",
 }
 PRODUCER = "c" * 16
+
+
+class NoRoomForOffsets(Quick):
+    """A disk that is full, for one table."""
+
+    full = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.full and path.name.startswith("consumerOffset"):
+            raise DiskFull("no room for a test")
+        return super().open(path, create=create, writable=writable)
 
 
 def filled(folder: Path) -> Side:
@@ -99,6 +111,20 @@ def test_offsets_are_written_behind_the_flush_every_few_seconds(tmp_path: Path) 
     side.turn(1)
     assert json.loads(path.read_text())["offsetTable"]["T@G"] == {"0": 1}
     assert tables.take_offset_jobs() == []
+    side.close()
+
+
+def test_offsets_that_a_disk_had_no_room_for_are_written_when_it_has(tmp_path: Path) -> None:
+    """Nobody commits meanwhile, and the broker is not stopped cleanly."""
+    files = NoRoomForOffsets()
+    side = Side(tmp_path, files=files)
+    side.broker.offsets.commit("G", "T", 0, 1)
+    files.full = True
+    side.turn(OFFSETS_EVERY_MS)
+    files.full = False
+    side.turn(OFFSETS_EVERY_MS)
+    table = json.loads((tmp_path / "config" / "consumerOffset.json").read_text())
+    assert table["offsetTable"]["T@G"] == {"0": 1}
     side.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import sys
 from pathlib import Path
 
@@ -173,6 +174,24 @@ def test_a_full_disk_leaves_no_half_of_a_line(tmp_path: Path, monkeypatch: pytes
     made.add("c", 3)
     assert Names(tmp_path).names == {"a": 1, "c": 3}
     made.table.release()
+
+
+def test_without_descriptors_every_try_is_a_failure_of_the_disk(tmp_path: Path) -> None:
+    """Which may end, as a full one; any other exception twenty times in a row would end the broker."""
+    made = Names(tmp_path)
+    made.fold()
+    made.names["a"] = 1
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises(StoreError, match="Too many open files"):
+                made.fold()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    made.fold()
+    made.table.release()
+    assert Names(tmp_path).names == {"a": 1}
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from penstock.disk.files import PAGES_BYTES, Files, make_pages, number_names, wipe
+from penstock.disk import files as files_module
+from penstock.disk.files import PAGES_BYTES, Files, keep_spares, make_pages, number_names, wipe
 from penstock.disk.segments import segment_name
 from penstock.errors import DiskFull, StoreError
 
@@ -174,3 +177,31 @@ def test_a_whole_file_system_is_flushed_where_that_says_something(
     files.close(fd)
     with pytest.raises(StoreError):
         files.device(fd)
+
+
+def test_files_have_descriptors_that_a_burst_of_connections_cannot_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And have them again once they are closed; of files that stay open there are only so many."""
+    monkeypatch.setattr(files_module, "_spares", [])
+    monkeypatch.setattr(files_module, "_spares_kept", 0)
+    files = Files()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as held:
+        held.callback(lambda: [os.close(spare) for spare in files_module._spares])
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        keep_spares()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                held.callback(os.close, os.dup(0))
+        for n in range(50):
+            fd = files.open(tmp_path / str(n % 3), create=True)
+            files.sync_folder(tmp_path)
+            files.close(fd)
+        kept = [files.open(tmp_path / "0") for _ in range(len(files_module._spares))]
+        with pytest.raises(StoreError, match="Too many open files"):
+            files.open(tmp_path / "0")
+        for fd in kept:
+            files.close(fd)
+        assert len(files_module._spares) == len(kept) == 16

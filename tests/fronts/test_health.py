@@ -12,6 +12,7 @@ from asking import ask
 
 from broker.queueside import Side
 from penstock.disk.files import Files
+from penstock.errors import StoreError
 from penstock.fronts.health import Health, hindrances_of
 from penstock.fronts.http.nsqd import NEEDS, NsqHttp
 from penstock.fronts.lookupd import NEEDS as LOOKUP_NEEDS
@@ -60,6 +61,9 @@ async def test_what_a_restart_mends(side: Side) -> None:
     assert (await ask(site, "GET", "/ping")).short == (500, "NOK - flushes: it broke")
     failing.clear()
     assert await told(site) == (200, 200, [])
+    side.broker.schedule.error = StoreError("schedule: Input/output error")
+    reason = "delayed messages are not written down: schedule: Input/output error"
+    assert await told(site) == (500, 503, [reason])
 
 
 async def test_a_closed_store_is_not_ready(tmp_path: Path) -> None:

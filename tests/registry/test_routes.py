@@ -105,6 +105,21 @@ def test_an_address_moves_to_its_new_name() -> None:
     assert (tables.topics, tables.addresses, tables.cluster_of, tables.live) == ({}, {}, {}, {})
 
 
+def test_a_master_that_is_gone_is_no_place_for_a_queue_topic_while_there_is_another() -> None:
+    """Its slave keeps the broker's name: without that, all of it would be forgotten."""
+    tables = RouteTables()
+    gone, jobs = object(), frozenset({"jobs"})
+    tables.register(told("a", nsq_address="10.0.0.1:2", nsq_topics=jobs | {"here"}), gone, NOW)
+    tables.register(told("a", "10.0.0.3:1", 1), object(), NOW)
+    tables.register(told("b", "10.0.0.2:1", nsq_address="10.0.0.2:2", nsq_topics=jobs), object(), NOW)
+    tables.lost(gone)
+    assert tables.queue_route("jobs") == tables.queue_route("new", new=True) == {"b": "10.0.0.2:2"}
+    assert tables.queue_route("here") == {"a": "10.0.0.1:2"}  # senders try again until another is the master
+    assert tables.queue_route("new") == {}
+    tables.register(told("a", "10.0.0.3:1", nsq_address="10.0.0.3:2", nsq_topics=jobs), object(), NOW)
+    assert tables.queue_route("jobs") == {"a": "10.0.0.3:2", "b": "10.0.0.2:2"}
+
+
 def test_only_the_registrant_may_unregister() -> None:
     tables = RouteTables()
     mine = object()

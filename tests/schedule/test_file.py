@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
+import lmdb
 import pytest
 
-from penstock.errors import StoreError
+from penstock.errors import DiskFull, StoreError
 from penstock.schedule.file import UNKNOWN, ScheduleFile, key_of, record_of
 
 RECORDS = [(10 + n, n + 1, b"record %d " % n + b"x" * 100) for n in range(50)]  # (due ms, id, record)
@@ -107,3 +111,65 @@ def test_a_failed_flush_leaves_the_file_in_doubt_a_full_disk_does_not(
     assert len(again.open()) == len(RECORDS)
     assert (again.position, again.count) == (UNKNOWN, 0)
     again.close()
+
+
+def test_an_environment_that_was_given_up_is_opened_anew(tmp_path: Path) -> None:
+    """LMDB gives one up when the last write of a commit fails, which goes through a descriptor of its own."""
+    folder = tmp_path / "schedule"
+    file = filled(folder)
+    with (folder / "data.mdb").open("rb") as read_only:
+        for number in os.listdir("/proc/self/fd"):
+            link = Path("/proc/self/fd") / number
+            if (
+                link.exists()
+                and link.resolve() == folder / "data.mdb"
+                and fcntl.fcntl(int(number), fcntl.F_GETFL) & os.O_DSYNC
+            ):
+                os.dup2(read_only.fileno(), int(number))
+    with pytest.raises(StoreError):
+        file.commit([(60, 61, 70, b"more")], 61)
+    with pytest.raises(lmdb.PanicError):
+        held(file)
+    file.take_up()
+    assert held(file) == RECORDS
+    assert file.position == 50
+    file.commit([(60, 61, 70, b"more")], 61)
+    file.take_up()  # it is as good as any
+    assert held(file, key_of(70, 0)) == [(70, 61, b"more")]
+    file.close()
+    file.take_up()
+    assert not file.is_open
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EROFS, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("where", ["os", "lmdb"])
+def test_a_file_that_the_system_does_not_let_us_open_is_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, where: str
+) -> None:
+    """The log may have its messages no more."""
+    folder = tmp_path / "schedule"
+    filled(folder).close()
+
+    def refused(path: str, *args: object, **more: object) -> None:
+        if where == "lmdb":
+            raise lmdb.Error(f"{path}: {os.strerror(number)}")
+        raise OSError(number, os.strerror(number), path)
+
+    again = ScheduleFile(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(*((lmdb, "open") if where == "lmdb" else (os, "open")), refused)
+        with pytest.raises(
+            DiskFull if number in (errno.ENOSPC, errno.EDQUOT) else StoreError, match=os.strerror(number)
+        ):
+            again.open()
+    assert not (tmp_path / "lost+found").exists()
+    assert again.open() == []
+    assert held(again) == RECORDS
+    again.close()
+
+
+def test_memory_that_cannot_be_had_for_more_entries_is_told_as_a_failure_of_the_disk(tmp_path: Path) -> None:
+    file = filled(tmp_path / "schedule")
+    with pytest.raises(StoreError):
+        file.grow_if_full(1 << 60)
+    file.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 import sys
@@ -20,6 +22,7 @@ from penstock.errors import StoreError
 from penstock.log.draft import Draft
 from penstock.log.store import LogStore
 from penstock.schedule.delays import due_by_properties
+from penstock.schedule.file import ScheduleFile
 from penstock.schedule.schedule import LEVEL_TOPIC, TIMER_TOPIC, Due, Schedule
 from penstock.wire.record import decode_record
 
@@ -401,7 +404,7 @@ def test_garbage_is_set_aside_and_rebuilt(tmp_path: Path) -> None:
     assert SMALL
 
 
-def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path) -> None:
+def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     store, schedule = opened(tmp_path, clock)
     delay(store, b"x")
@@ -414,11 +417,33 @@ def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path) -> None:
     assert job is not None
     job.finish(StoreError("mdb_txn_commit: Input/output error"), mono_ms + 1000)
     assert schedule.error is not None
+    assert "again from the log at the next start" in caplog.text
     assert schedule.take_job(1 << 40, 1 << 40, mono_ms + 9000) is None
     assert len(schedule.pop_due(clock.now_ms() + 5000, 9)) == 2  # served all the same
     store.close()
     store, schedule = opened(tmp_path, clock)
     assert run_due(store, schedule, clock.now_ms() + 5000) == [b"x", b"y"]
+    store.close()
+
+
+def test_a_file_that_cannot_be_made_keeps_no_flush_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs of a turn are taken together: an exception of one of them loses the flush that was taken before."""
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+
+    def full(self: ScheduleFile) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScheduleFile, "_open_environment", full)
+        for number in range(3):
+            delay(store, b"%d" % number)
+            work(store)
+            assert store.flushed_position == store.end_position
+    assert not (tmp_path / "lost+found").exists()
+    work(store)
+    assert schedule.position == store.end_position
+    assert run_due(store, schedule, clock.now_ms() + 5000) == [b"0", b"1", b"2"]
     store.close()
 
 

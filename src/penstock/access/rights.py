@@ -24,6 +24,7 @@ from penstock.access.needs import ADMIN, Need
 from penstock.access.plainacl import parse, read_acl
 from penstock.access.users import Right, User, Verb, address_matches, read_users, token_digest
 from penstock.errors import BAD_SIGNATURE, NO_ADMIN, NO_RIGHT, NO_USER, ConfigError, Refused
+from penstock.faults import Told
 from penstock.limits import Limits
 from penstock.wire.acl import ACCESS_KEY, is_signed
 from penstock.wire.remoting import RemotingCommand
@@ -52,7 +53,7 @@ class Stamp(NamedTuple):
 
 
 def _read_file(path: Path) -> tuple[dict[str, User], tuple[str, ...]]:
-    """Users, and addresses that are trusted with everything. ConfigError."""
+    """Users, and addresses that are trusted with everything. ConfigError, OSError."""
     found = path.stat()
     if found.st_mode & 0o077:
         raise ConfigError(f"others can read {path}, which holds secrets", f"chmod 600 {path}")
@@ -60,7 +61,7 @@ def _read_file(path: Path) -> tuple[dict[str, User], tuple[str, ...]]:
         raise ConfigError(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     try:
         if path.suffix in (".yml", ".yaml"):
@@ -72,18 +73,13 @@ def _read_file(path: Path) -> tuple[dict[str, User], tuple[str, ...]]:
     return users, trusted
 
 
-def _not_used(error: ConfigError | OSError) -> None:
-    log.error("the file of users cannot be used: users and rights stay as they were error=%s %s",
-              error, getattr(error, "hint", ""))  # fmt: skip
-
-
 class _Reading(Thread):
     """A large file is read: some 40 µs for each user, which nobody has to wait for."""
 
-    def __init__(self, path: Path, stamp: Stamp) -> None:
+    def __init__(self, path: Path, stamp: Stamp, before: Stamp | None) -> None:
         super().__init__(daemon=True, name="users")
         self._path = path
-        self.stamp = stamp
+        self.stamp, self.before = stamp, before
         self.users: dict[str, User] = {}
         self.trusted: tuple[str, ...] = ()
         self.error: ConfigError | OSError | None = ConfigError(f"{path} was not read to its end")
@@ -117,12 +113,16 @@ class Rights:
         self._stamp: Stamp | None = None
         self._seen: Stamp | None = None  # at the last look
         self._reading: _Reading | None = None
+        self._told = Told()
         self._look_ms = 0
         self._mono_ms = 0
         if path is not None:
-            self._stamp = self._look(path)
-            if self._stamp is not None:
-                self._read(path)
+            try:
+                self._stamp = self._look(path)
+                if self._stamp is not None:
+                    self._read(path)
+            except OSError as error:
+                raise ConfigError(f"cannot read {path}: {error.strerror}") from None
             self._seen = self._stamp
 
     @property
@@ -141,7 +141,7 @@ class Rights:
         return Stamp(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
     def _read(self, path: Path) -> None:
-        """ConfigError, and nothing has changed."""
+        """ConfigError, OSError: nothing has changed."""
         self._take(*_read_file(path))
 
     def _take(self, users: dict[str, User], trusted: tuple[str, ...]) -> None:
@@ -191,8 +191,8 @@ class Rights:
             return False
         if stamp is None or stamp == self._stamp or stamp.size < LARGE_BYTES:
             return False
+        self._reading = _Reading(path, stamp, self._stamp)
         self._stamp = stamp
-        self._reading = _Reading(path, stamp)
         self._reading.start()
         return True
 
@@ -203,7 +203,7 @@ class Rights:
 
     def look_again(self) -> None:
         """Read the file if it is another one than before."""
-        path = self.path
+        path, before = self.path, self._stamp
         if path is None:
             return
         try:
@@ -216,18 +216,28 @@ class Rights:
                 return
             self._read(path)
         except (ConfigError, OSError) as error:
-            _not_used(error)
+            self._not_used(error, before)
             return
         self._changed()
 
     def _finish(self, reading: _Reading) -> None:
         if reading.error is not None:
-            _not_used(reading.error)
+            self._not_used(reading.error, reading.before)
             return
         self._take(reading.users, reading.trusted)
         self._changed()
 
+    def _not_used(self, error: ConfigError | OSError, before: Stamp | None) -> None:
+        """A wrong file is looked at when it is another one; one that the system did not let us read, at every look."""
+        again = isinstance(error, OSError)
+        if again:
+            self._stamp = before
+        if not again or self._told.is_news(str(error), self._mono_ms):
+            log.error("the file of users cannot be used: users and rights stay as they were error=%s %s",
+                      error, getattr(error, "hint", ""))  # fmt: skip
+
     def _changed(self) -> None:
+        self._told.over()
         log.info("users read file=%s users=%d", self.path, len(self.users))
         for told in self.changed:
             told()

@@ -153,8 +153,12 @@ class Tables:
                 write()
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
-            if error is not None and not isinstance(error, OSError):
-                raise error  # a full disk keeps the old file, and the next round tries again
+            if isinstance(error, StoreError):
+                # The old file stays, and the next round tries again, though nobody commits any more.
+                core.offsets.changed()
+                log.error("committed offsets not written, tried again in %d ms error=%s", OFFSETS_EVERY_MS, error)
+            elif error is not None:
+                raise error
 
         return [Job("save", run, finish)]
 

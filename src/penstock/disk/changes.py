@@ -52,13 +52,8 @@ def noted(files: Files, path: Path, table: Mapping[str, object] | None) -> list[
 def _read(files: Files, path: Path) -> list[Change]:
     if not path.is_file():
         return []
-    fd = files.open(path, writable=False)
-    try:
-        data = files.read(fd, 0, files.size(fd))
-    finally:
-        files.close(fd)
     found: list[Change] = []
-    for line in data.split(b"\n"):
+    for line in tables.read_whole(files, path).split(b"\n"):
         text = line[9:]
         if not text or line[:9] != b"%08x " % crc32(text):
             if not found:
@@ -96,7 +91,9 @@ class ChangedTable:
         done again.
         """
         self.release()
-        former = self._mark or (tables.mark(self.table.read_bytes()) if self.table.is_file() else "")
+        former = self._mark
+        if not former and self.table.is_file():
+            former = tables.mark(tables.read_whole(self.files, self.table))
         self._mark = ""
         tables.replace(self.files, self.table, data)
         self._mark = tables.mark(data)

@@ -34,6 +34,34 @@ _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+_SPARES_MAX = 16
+_spares: list[int] = []  # descriptors of this process that files of ours may have when all others are taken
+_spares_kept = 0
+
+
+def keep_spares() -> None:
+    """From now on hold some descriptors back. A burst of connections has all there are before any of them can be refused, and
+    a file that cannot be opened then to be flushed would end the storing.
+    """
+    global _spares_kept
+    _spares_kept = _SPARES_MAX
+    try:
+        while len(_spares) < _spares_kept:
+            _spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return  # when the next file is closed
+
+
+def _open(path: Path, flags: int) -> int:
+    while True:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not _spares:
+                raise
+            os.close(_spares.pop())
+
+
 def _failed(error: OSError, what: object) -> StoreError:
     if error.errno in _FULL:
         return DiskFull(f"no room for {what}: {error.strerror}")
@@ -52,14 +80,16 @@ class Files:
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """A descriptor of the file; `create` makes it when it is missing."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         try:
-            return os.open(path, flags, 0o644)
+            return _open(path, flags)
         except OSError as error:
             raise _failed(error, path) from error
 
     def close(self, fd: int) -> None:
         os.close(fd)
+        if len(_spares) < _spares_kept:
+            keep_spares()
 
     def demand_descriptors(self) -> None:
         """StoreError when few are left: they are kept for connections, and for what is there already. For whoever is about to
@@ -210,11 +240,11 @@ class Files:
     def sync_folder(self, folder: Path) -> None:
         """Make the names in the folder durable."""
         try:
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = _open(folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(fd)
             finally:
-                os.close(fd)
+                self.close(fd)
         except OSError as error:
             raise _failed(error, folder) from error
 

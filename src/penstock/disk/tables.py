@@ -100,14 +100,19 @@ def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict
     return None
 
 
+def read_whole(files: Files, path: Path) -> bytes:
+    """The bytes of a file that is there. StoreError."""
+    fd = files.open(path, writable=False)
+    try:
+        return files.read(fd, 0, files.size(fd))
+    finally:
+        files.close(fd)
+
+
 def _read(files: Files, path: Path) -> Table | None:
     if not path.is_file():
         return None
-    fd = files.open(path, writable=False)
-    try:
-        data = files.read(fd, 0, files.size(fd))
-    finally:
-        files.close(fd)
+    data = read_whole(files, path)
     try:
         table = Table(parse(data.decode("utf-8-sig")))
     except ValueError:
@@ -151,7 +156,7 @@ def replace(files: Files, path: Path, data: bytes) -> None:
                 files.unlink(spare)
                 files.link(path, spare)
             except StoreError:  # a file system without second names
-                _write(files, spare, path.read_bytes())
+                _write(files, spare, read_whole(files, path))
             files.rename(spare, backup)
         files.rename(fresh, path)
         files.sync_folder(path.parent)

@@ -232,9 +232,14 @@ class RouteTables:
         }
 
     def queue_route(self, topic: str, *, new: bool = False) -> dict[str, str]:
-        """Broker name to NSQ address of those that have a queue topic; with `new` of all, when nobody has it."""
-        having = {broker: address for broker, (address, topics) in sorted(self.nsq.items()) if topic in topics}
-        return having or ({broker: address for broker, (address, _) in sorted(self.nsq.items())} if new else {})
+        """Broker name to NSQ address of those that have a queue topic; with `new` of all, when nobody has it. A master that is
+        gone, and whose slaves are there, is named only where there is no other: senders try until one takes its place.
+        """
+        brokers = sorted(broker for broker, (_, topics) in self.nsq.items() if topic in topics)
+        if not brokers and new:
+            brokers = sorted(self.nsq)
+        living = [broker for broker in brokers if MASTER_ID in self.addresses.get(broker, {})]
+        return {broker: self.nsq[broker][0] for broker in living or brokers}
 
     def _broker_data(self, broker: str) -> dict[str, object]:
         return {

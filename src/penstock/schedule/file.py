@@ -13,6 +13,7 @@ be read of it to its caller. `commit` runs in a worker thread, everything else o
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import mmap
@@ -25,7 +26,7 @@ from typing import Any
 
 import lmdb
 
-from penstock.errors import StoreError
+from penstock.errors import DiskFull, StoreError
 from penstock.lmdbfile import Damaged, LmdbFile, Tree
 from penstock.wire.record import decode_record
 
@@ -37,6 +38,9 @@ ROOM_MIN = 16 << 20
 _FULLNESS = 0.8
 _DATABASES = {b"due", b"ids", b"meta"}
 _BROKEN = "broken"
+# What keeps us from a file, and says nothing of what is in it: it may be the only place that has a delayed message.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_WAY_IN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM)
 
 Operation = tuple[int, int, int, bytes | None]  # (physical, id, due ms, record or None: remove)
 Entry = tuple[int, int, bytes]  # (id, due ms, record)
@@ -59,6 +63,11 @@ def record_of(key: bytes, value: bytes) -> bytes | None:
     if int.from_bytes(value[:4]) == len(value) and decode_record(value, decompress=False, check=True) is not None:
         return value
     return None
+
+
+def _says(error: Exception, numbers: Iterable[int]) -> bool:
+    """Whether it is one of these errors of the system; LMDB's own have its text alone."""
+    return any(os.strerror(number) in str(error) for number in numbers)
 
 
 def _has_entries(file: LmdbFile, tree: Tree) -> bool:
@@ -86,7 +95,7 @@ class ScheduleFile:
     # -- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> list[Entry]:
-        """Open the environment. Returns what was read of a damaged one, which is quarantined; StoreError."""
+        """Open the environment. Returns what was read of a damaged one, which is quarantined. StoreError, DiskFull."""
         try:
             if (self.folder / _BROKEN).exists():
                 raise ValueError("a flush had failed")
@@ -97,6 +106,10 @@ class ScheduleFile:
             self._open_environment()
         except (lmdb.Error, ValueError, OSError, Damaged) as error:
             self.close()
+            if _says(error, _NO_ROOM):
+                raise DiskFull(f"schedule: {error}") from error
+            if _says(error, _NO_WAY_IN):
+                raise StoreError(f"schedule: {error}") from error
             found = self._readable()
             try:
                 self._quarantine(str(error))
@@ -179,6 +192,25 @@ class ScheduleFile:
                 self.position = int.from_bytes(value)
             self.count = txn.stat(self._due)["entries"]
 
+    def take_up(self) -> None:
+        """After a commit that failed: LMDB gives an environment up for good, readers' too, when the write that was to end the
+        commit fails. Open it anew then; all former commits are there. StoreError.
+        """
+        if self._env is None:
+            return
+        try:
+            with self._env.begin():
+                return
+        except lmdb.Error as gone:
+            log.error("schedule opened anew error=%s", gone)
+        position = self.position  # the commit may be there, and not on the disk
+        self.close()
+        try:
+            self._open_environment()
+        except (lmdb.Error, ValueError, OSError) as error:
+            raise StoreError(f"schedule: {error}") from error
+        self.position = position
+
     def close(self) -> None:
         """Let go of the environment."""
         if self._env is not None:
@@ -230,12 +262,16 @@ class ScheduleFile:
                 txn.delete(key[8:], db=self._ids)
 
     def grow_if_full(self, waiting: int) -> None:
-        """With no transaction open: room for the next commits, and `waiting` bytes of records."""
+        """With no transaction open: room for the next commits, and `waiting` bytes of records. StoreError."""
         info = self._env.info()
         used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
         if used + 4 * waiting > self._map_size * _FULLNESS or used + ROOM_MIN > self._map_size:
-            self._map_size = 2 * self._map_size + 4 * waiting
-            self._env.set_mapsize(self._map_size)
+            size = 2 * self._map_size + 4 * waiting
+            try:
+                self._env.set_mapsize(size)
+            except lmdb.Error as error:
+                raise StoreError(f"schedule: {error}") from error
+            self._map_size = size
 
     def commit(self, group: Iterable[Operation], position: int) -> None:
         """Write the operations and the position in one transaction. StoreError."""

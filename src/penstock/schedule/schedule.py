@@ -14,17 +14,21 @@ is read from the log.
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.disk.job import Job
+from penstock.errors import StoreError
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import due_by_properties
 from penstock.schedule.file import MAP_SIZE, Operation, ScheduleFile, key_of, record_of
 from penstock.wire.names import SCHEDULE_TOPIC as LEVEL_TOPIC
 from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
 from penstock.wire.record import decode_record
+
+log = logging.getLogger("penstock.schedule")
 
 COMMIT_MS = 100
 COMMIT_COUNT = 10_000
@@ -186,13 +190,18 @@ class Schedule:
         position = flushed if whole else self._operations[len(group)][0]
         if not whole and position > flushed:
             position = flushed
-        if not self._file.is_open:
-            if not group:
-                return None
-            self._open()
-        self._file.grow_if_full(
-            sum(len(record) for _, _, _, record in self._operations[:COMMIT_COUNT] if record is not None)
-        )
+        if not group and not self._file.is_open:
+            return None
+        try:
+            if not self._file.is_open:
+                self._open()
+            self._file.grow_if_full(
+                sum(len(record) for _, _, _, record in self._operations[:COMMIT_COUNT] if record is not None)
+            )
+        except StoreError as error:  # they are in memory and in the log; the jobs of others must not wait for them
+            self._retry_ms = mono_ms + _RETRY_MS
+            log.error("delayed messages not written down, tried again in %d ms error=%s", _RETRY_MS, error)
+            return None
         self._running = True
         self._dirty_since = -1
         return Job(
@@ -207,6 +216,11 @@ class Schedule:
             self._retry_ms = now_ms + _RETRY_MS
             if self._file.is_damaged_by(error):
                 self.error = error
+                log.error(
+                    "delayed messages are written down no more, and again from the log at the next start error=%s",
+                    error,
+                )
+            self._file.take_up()
             return
         self._file.committed(position)
         del self._operations[: len(group)]
