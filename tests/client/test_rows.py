@@ -33,6 +33,11 @@ def test_a_row_is_passed_on_as_it_came(shape: type, row: Json) -> None:
     assert rows_of([], shape) == []
 
 
+def test_an_older_broker_does_not_tell_how_old_the_oldest_message_is() -> None:
+    older = {name: value for name, value in CHANNEL.items() if name != "lagMillis"}
+    assert rows_of([TOPIC | {"channels": [older]}], rows.TopicRow) == [TOPIC | {"channels": [older]}]
+
+
 @pytest.mark.parametrize(("shape", "row"), EVERY)
 def test_what_lacks_a_field_or_has_another_thing_in_it_is_no_row(shape: type, row: Json) -> None:
     for name in needed(shape):

@@ -55,7 +55,7 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
             ends[topic] = ends.get(topic, 0) + int(one["messages"])
         for channel in one["channels"]:
             behind = int(channel["depth"]) + int(channel["inFlight"])
-            age_ms: int | None = channel["lagMillis"]
+            age_ms: int | None = channel.get("lagMillis")
             before, more, oldest_ms = seen.get((topic, kind, channel["channel"]), (0, 0, 0))
             oldest = None if age_ms is None or oldest_ms is None else max(age_ms, oldest_ms)
             done = before + int(channel["messages"]) - behind

@@ -20,7 +20,7 @@ class ChannelRow(TypedDict):
     channel: str
     paused: bool
     depth: int
-    lagMillis: int | None  # not known without a search
+    lagMillis: NotRequired[int | None]  # not known without a search; older brokers do not tell it
     onDisk: int
     inFlight: int
     deferred: int
