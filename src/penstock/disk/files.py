@@ -62,6 +62,12 @@ def _open(path: Path, flags: int) -> int:
             os.close(_spares.pop())
 
 
+def _close(fd: int) -> None:
+    os.close(fd)
+    if len(_spares) < _spares_kept:
+        keep_spares()
+
+
 def _failed(error: OSError, what: object) -> StoreError:
     if error.errno in _FULL:
         return DiskFull(f"no room for {what}: {error.strerror}")
@@ -87,9 +93,7 @@ class Files:
             raise _failed(error, path) from error
 
     def close(self, fd: int) -> None:
-        os.close(fd)
-        if len(_spares) < _spares_kept:
-            keep_spares()
+        _close(fd)
 
     def demand_descriptors(self) -> None:
         """StoreError when few are left: they are kept for connections, and for what is there already. For whoever is about to
@@ -244,7 +248,7 @@ class Files:
             try:
                 os.fsync(fd)
             finally:
-                self.close(fd)
+                _close(fd)
         except OSError as error:
             raise _failed(error, folder) from error
 
