@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from store_parts import SMALL, contents, make, put, work
 
 from penstock.clock import FakeClock
+from penstock.errors import StoreError
 from penstock.log import status
 from penstock.log.draft import Draft
 from penstock.log.reading import ReadResult
-from penstock.log.retention import Retention
+from penstock.log.retention import DOOMED_RETRY_MS, Retention
 from penstock.log.store import LogStore
 
 HOUR = 3_600_000
@@ -170,3 +171,38 @@ def test_a_start_long_after_the_last_record_deletes_nothing_by_age_for_a_day(
     sweep(store)
     assert len(store.log.file.segments) < 14
     store.close()
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_what_a_disk_refuses_to_delete_keeps_what_lies_behind_it(
+    tmp_path: Path, later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a hole in the numbers the next start would not know what is behind the hole."""
+    store, _ = aged(tmp_path, at_hour(4), 73)
+    oldest, third = (store.log.file.segments[n].path for n in (0, 2))
+    unlink = LyingFiles.unlink
+    refused = {oldest, third}
+
+    def refuse(self: LyingFiles, path: Path) -> None:
+        if path in refused:
+            raise StoreError(f"{path}: Input/output error (by order of the test)")
+        unlink(self, path)
+
+    monkeypatch.setattr(LyingFiles, "unlink", refuse)
+    sweep(store)
+    names = sorted(path.name for path in (tmp_path / "commitlog").iterdir())
+    assert oldest.name in names
+    size = store.log.file.size
+    assert [int(name) for name in names] == [n * size for n in range(len(names))]  # no hole
+    if later:
+        refused.remove(oldest)
+        store.clock.advance(DOOMED_RETRY_MS)
+        sweep(store)
+        assert min(path.name for path in (tmp_path / "commitlog").iterdir()) == third.name
+    refused.clear()
+    store.close()
+    again = make(tmp_path, files=LyingFiles(tmp_path), clock=at_hour(9), options=replace(SMALL, delete_when=4))
+    report = again.open()
+    assert report.damage == []
+    assert report.clean
+    again.close()

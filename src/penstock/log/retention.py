@@ -8,6 +8,7 @@ and index follow.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ from penstock.errors import StoreError
 from penstock.log import status
 from penstock.log.state import LogState
 
+log = logging.getLogger("penstock.log")
+
+DOOMED_RETRY_MS = 60_000
 _HYSTERESIS = 0.01
 _CLOCKS_AGREE_MS = 10 * 60_000
 _DISTRUST_MS = _LATE_MS = 24 * 3_600_000
@@ -37,6 +41,7 @@ class Retention:
         self._distrust_until = mono_ms + _DISTRUST_MS if late else 0
         self._next_ms = mono_ms
         self._doomed: list[Path] = []
+        self._retry_ms = 0  # something could not be deleted: not before this moment
         self._running = False
         self._swept_ms = -_DAY_MS
         self.used_ratio = 0.0
@@ -137,22 +142,30 @@ class Retention:
 
     def take(self, mono_ms: int) -> Job | None:
         """The removal of what was dropped."""
-        if self._running or not self._doomed:
+        if self._running or not self._doomed or mono_ms < self._retry_ms:
             return None
         self._running = True
         paths, self._doomed = self._doomed, []
         files = self.store.files
+        kept: list[Path] = []
 
         def run() -> None:
             for path in paths:
                 try:
-                    files.unlink(path)
-                except StoreError:
-                    continue  # a file left behind is found and dropped again on the next start
+                    if kept and path.name.isdecimal():
+                        kept.append(path)  # or the log would have a hole, and queues that begin behind it
+                    else:
+                        files.unlink(path)
+                except StoreError as error:
+                    if path.name.isdecimal():  # else it is of lost+found, and found again by the next sweep
+                        log.error("not deleted, tried again in %d ms path=%s error=%s", DOOMED_RETRY_MS, path, error)
+                        kept.append(path)
             for folder in {path.parent for path in paths}:
                 files.sync_folder(folder)
 
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False
+            self._doomed[:0] = kept
+            self._retry_ms = now_ms + DOOMED_RETRY_MS if kept else 0
 
         return Job("clean", run, finish)
