@@ -108,7 +108,7 @@ class Broker:
         self.retry_topic_of = self.retry.retry_topic_of
         self.save_tables = self.tables.save_changed
         self.when_saved = self.tables.when_saved
-        self.delay_offsets = self.tables.delay_offsets
+        self.level_offsets = self.tables.level_offsets
         self.take_offset_jobs = self.tables.take_offset_jobs
 
     @property

@@ -15,19 +15,17 @@ from functools import partial
 
 from penstock.broker import shapes
 from penstock.broker.core import Core
-from penstock.broker.topics import SCHEDULE_TOPIC
+from penstock.broker.leveloffsets import LevelOffsets
 from penstock.disk.changes import ChangedTable, noted
 from penstock.disk.job import Job
 from penstock.disk.tables import encode, save
 from penstock.errors import DiskFull, StoreError
-from penstock.wire import record
 
 log = logging.getLogger("penstock.broker")
 
 OFFSETS_EVERY_MS = 5_000
 RETRY_MS = 1_000
 QUIET_MS = 10_000
-DELAYS_LOOKED_AT_MAX = 10_000
 
 
 class Tables:
@@ -45,6 +43,8 @@ class Tables:
         self._offsets_due_ms = 0
         self._offsets_waiting: list[Callable[[], None]] = []
         self._offsets_end = 0
+        self._levels = LevelOffsets(core)
+        self.level_offsets = self._levels.table
         self.restless = True  # `save_changed` has something to do for topics
 
     # -- opening -------------------------------------------------------------------------------------------------
@@ -140,6 +140,7 @@ class Tables:
     def take_offset_jobs(self) -> list[Job]:
         """Offsets every 5 s, but not before all is flushed that the log held when they were looked at."""
         core = self._core
+        self._levels.step()
         if core.time.mono_ms >= self._offsets_due_ms:
             self._offsets_due_ms = core.time.mono_ms + OFFSETS_EVERY_MS
             if not self._offsets_waiting:
@@ -181,19 +182,10 @@ class Tables:
         if not core.offsets.dirty:
             return []
         core.offsets.saved()
-        offsets, delays = core.offsets.as_table(), self.delay_offsets()
-        return [
-            lambda: save(core.files, self._folder / "consumerOffset.json", offsets),
-            lambda: save(core.files, self._folder / "delayOffset.json", delays),
+        save_to = partial(save, core.files)
+        writes: list[Callable[[], None]] = [
+            partial(save_to, self._folder / "consumerOffset.json", core.offsets.as_table())
         ]
-
-    def delay_offsets(self) -> dict[str, dict[str, int]]:
-        """delayOffset.json: up to where each level's queue is delivered, so that a RocketMQ broker could go on there."""
-        core = self._core
-        queues = core.topics.by_name[SCHEDULE_TOPIC].queues
-        found = {queue_id: queue.max_offset for queue_id, queue in enumerate(queues)}
-        for due in core.schedule.entries() if len(core.schedule) <= DELAYS_LOOKED_AT_MAX else ():
-            message = record.decode_record(due.record, 0, decompress=False)
-            if message is not None and message.topic == SCHEDULE_TOPIC.decode():
-                found[message.queue_id] = min(found.get(message.queue_id, 0), message.queue_offset)
-        return {"offsetTable": {str(queue_id + 1): offset for queue_id, offset in found.items()}}
+        if (levels := self._levels.table()) is not None:  # else what was written last is not too far
+            writes.append(partial(save_to, self._folder / "delayOffset.json", {"offsetTable": levels}))
+        return writes

@@ -195,7 +195,13 @@ class Administration(Calls):
         return request.reply(body=fastjson.dumps(self.broker.offsets.as_table()))
 
     def all_delay_offsets(self, session: Peer, request: RemotingCommand) -> Answer:
-        return request.reply(body=fastjson.dumps(self.broker.delay_offsets()))
+        levels = self.broker.level_offsets()
+        if levels is None:
+            raise Refused(
+                "it is not known yet how far the delay levels are delivered: ask again",
+                remoting=ResponseCode.SYSTEM_BUSY,
+            )
+        return request.reply(body=fastjson.dumps({"offsetTable": levels}))
 
     def topic_config(self, session: Peer, request: RemotingCommand) -> Answer:
         return request.reply(

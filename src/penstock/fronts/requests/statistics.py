@@ -183,7 +183,7 @@ class Statistics(Calls):
             table["httpsPort"] = config.https_port
         if rows := list(broker.copies.rows(broker.mono_ms)):
             table["replicaSet"] = fastjson.dumps(rows).decode()
-        for level, offset in broker.delay_offsets()["offsetTable"].items():
+        for level, offset in (broker.level_offsets() or {}).items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{offset}"
         return request.reply(body=fastjson.dumps({"table": {key: str(value) for key, value in table.items()}}))
 
