@@ -722,3 +722,22 @@ def test_a_file_of_records_that_are_all_beyond_our_limit_is_walked_once(tmp_path
     assert files.bytes - opened < 8 * len(data)
     assert not list(tmp_path.glob("*.bad"))
     queue.close()
+
+
+@pytest.mark.parametrize("flushes", ["nobody", "a thread, in a moment", "a thread, now"])
+def test_a_file_ends_early_where_nobody_has_to_wait_for_a_flush(tmp_path: Path, flushes: str) -> None:
+    """At its end the loop flushes what is left, and waits for the thread that may be at it: 100 ms."""
+    queue = make(tmp_path, max_bytes_per_file=4_000)
+    record = len(message(0)) + 4
+    job = None
+    if flushes != "nobody":
+        queue.syncing.beside(set())
+    while not queue.paths.data(1).exists():
+        put(queue, message(0))
+        if flushes == "a thread, now" and job is None:
+            job = queue.syncing.take_job(lambda error: None)
+    size = queue.paths.data(0).stat().st_size
+    full = 3_000 if flushes == "a thread, in a moment" else 4_000
+    assert full - record < size <= full
+    assert len(drain(queue)) == queue.taken == size // record + 1
+    queue.close()

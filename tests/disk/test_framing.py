@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from penstock.disk.framing import cut, weigh
+from penstock.disk.framing import cut, rise, weigh
 from penstock.disk.runs import Run, framed
 
 PAYLOADS = [b"%d" % n * (n * 37 % 300 + 1) for n in range(50)]
@@ -73,3 +73,13 @@ def test_records_are_cut_as_far_as_nothing_is_odd() -> None:
     assert found(chunk, chunk_at, len(chunk), entries, len(PAYLOADS[0]) + 1, largest) == []
     assert found(chunk, chunk_at, len(chunk), array("Q", entries[1:])) == []
     assert found(b"", AT, 0, entries) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 500])
+def test_sums_are_in_order_or_not(count: int) -> None:
+    entries = array("Q", [n << 33 | (n & 1) << 32 | 0xFFFFFFFF - n for n in range(count)])
+    assert rise(entries)
+    for n in {1, count // 2, count - 1} if count > 1 else ():
+        assert not rise(array("Q", [*entries[:n], entries[n - 1], *entries[n + 1 :]]))
+        assert not rise(array("Q", [*entries[:n], entries[n - 1] | 1 << 32, *entries[n + 1 :]]))  # the same start
+    assert rise(array("Q", [1 << 33, 1 << 63]))  # of the upper half

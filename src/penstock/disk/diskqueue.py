@@ -31,6 +31,8 @@ from penstock.errors import Closed, StoreError
 
 log = logging.getLogger("penstock.disk")
 
+EARLY_PART = 4  # of a file: so much of it is left unused where it ends at a moment at which that is cheap
+
 
 class Handed:
     """The places behind what was handed out and is not done, oldest first: runs of records that follow each other in a file."""
@@ -182,9 +184,10 @@ class DiskQueue:
         """Let the write file be open with room for so many bytes; a new one, if need be."""
         number, at = self._write
         writer = self._writer
-        if at and (
-            writer.spoiled or at + total > self.max_bytes_per_file or not (writer.is_open or writer.reopen(number, at))
-        ):
+        full = self.max_bytes_per_file
+        if self.syncing.rolls_cheaply:
+            full -= full // EARLY_PART
+        if at and (writer.spoiled or at + total > full or not (writer.is_open or writer.reopen(number, at))):
             self._roll()
         elif not writer.is_open:
             writer.create(number)

@@ -1,4 +1,5 @@
-"""Framing: the records of a disk queue's files, many at a time: their sums, and how many of those read hold.
+"""Framing: the records of a disk queue's files, many at a time: their sums, whether those are in order, how many that are read
+hold.
 
 record   length (4) | payload
 entry    start × 2 + "more follows" (4) | CRC-32 over length and payload (4), as one number of 64 bits
@@ -49,6 +50,15 @@ def weigh(runs: Sequence[Run], at: int, least: int) -> array[int]:
             p += length
             at += length
     return entries
+
+
+def rise(entries: array[int]) -> bool:
+    """Whether each entry is of a record behind the one before it."""
+    numbers = entries
+    n = 1
+    while n < len(entries) and numbers[n] >> words.ENTRY_START_SHIFT > numbers[n - 1] >> words.ENTRY_START_SHIFT:
+        n += 1
+    return n >= len(entries)
 
 
 def cut(chunk: bytes, chunk_at: int, room: int, at: int, entries: array[int], least: int, most: int) -> Run | None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from isal.isal_zlib import crc32
 
 from penstock.disk.files import Files
-from penstock.disk.framing import cut
+from penstock.disk.framing import cut, rise
 from penstock.disk.quarantine import try_quarantine
 from penstock.disk.runs import Run
 from penstock.errors import StoreError
@@ -149,7 +149,7 @@ def load_sums(files: Files, path: Path) -> Sums | None:
     entries.frombytes(data[len(SUMS_HEAD) :][: len(data) - len(SUMS_HEAD) & ~7])
     if sys.byteorder == "little":
         entries.byteswap()
-    if any(entries[n] >> 33 <= entries[n - 1] >> 33 for n in range(1, len(entries))):
+    if not rise(entries):
         sums = _mended(files, path.with_suffix(".dat"), entries)
     return sums
 

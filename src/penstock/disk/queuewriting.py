@@ -146,6 +146,11 @@ class Syncing:
             self._number += 1
             yield
 
+    @property
+    def rolls_cheaply(self) -> bool:
+        """Whether a thread flushes, and is not at it: nobody has to wait for it now, and it has left little to be flushed."""
+        return self._wanting is not None and not self._flushing
+
     def note(self, operations: int) -> None:
         """So many messages were put, or are done."""
         self.operations += operations
