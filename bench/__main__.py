@@ -1,5 +1,5 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|java|watch|tabs|page] [--short]`, `… compare COMMIT`,
-`… profile [ROW]`
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|java|watch|tabs|pauses|page] [--short]`,
+`… compare COMMIT`, `… profile [ROW]`
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def main() -> None:
         from bench.watch import main as run
     elif name == "tabs":
         from bench.tabs import main as run
+    elif name == "pauses":
+        from bench.pauses import main as run
     elif name == "page":
         from bench.page import main as run
     elif name == "compare":
@@ -48,7 +50,7 @@ def main() -> None:
     else:
         raise SystemExit(
             f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, java, watch, tabs, "
-            "page, compare and profile"
+            "pauses, page, compare and profile"
         )
     run(arguments)
 

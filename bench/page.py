@@ -117,6 +117,27 @@ def _latency() -> list[str]:
     return lines
 
 
+def _pauses() -> list[str]:
+    figures = _read("pauses")
+    lines = [
+        "",
+        "## What others notice",
+        "",
+        f"{_machine(figures)}. A producer of another topic publishes a message every other millisecond: how long it waits for an",
+        f"answer at most (range of {figures['rounds']} rounds), and the 99th percentile, ms.",
+        "",
+    ]
+    names = list(next(iter(figures["rows"].values())))
+    lines += ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for event, row in figures["rows"].items():
+        cells = []
+        for name in names:
+            low, high = row[name]["most_range"]
+            cells.append(f"{row[name]['most_ms']:.0f} ({low:.0f}–{high:.0f}), {row[name]['p99_ms']:.2f}")
+        lines.append(f"| {event} | {' | '.join(cells)} |")
+    return lines
+
+
 def _scale() -> list[str]:
     figures = _read("scale")
     topics, peers, backlog, goals = (figures[name] for name in ("topics", "connections", "backlog", "goals"))
@@ -319,6 +340,17 @@ def main(arguments: list[str], page: Path = PAGE) -> None:
     kept = page.read_text().partition(BEGIN)[0]
     page.write_text(
         kept
-        + "\n".join(_speed() + _log() + _latency() + _scale() + _watch() + _brokers() + _java() + _client() + _spark())
+        + "\n".join(
+            _speed()
+            + _log()
+            + _latency()
+            + _pauses()
+            + _scale()
+            + _watch()
+            + _brokers()
+            + _java()
+            + _client()
+            + _spark()
+        )
         + "\n"
     )
