@@ -361,3 +361,28 @@ def test_any_order_of_calls_gives_what_a_list_would(tmp_path: Path, seed: int) -
         assert sources[n].depth() == len(due[n])
     for backend in backends:
         backend.close()
+
+
+def test_what_one_of_several_refused_is_passed_on_once(tmp_path: Path) -> None:
+    """A full disk is tried again every second: those that have a message must not get it each time."""
+    source, first = MemorySource(10, None), MemorySource(10, None)
+    queue = make(tmp_path)
+    refusing = Refusing(queue)
+    second, third = MemorySource(0, refusing), MemorySource(10, None)
+    source.put([data(n) for n in range(4)])
+    refusing.full = True
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            source.pass_on([first, second, third], 3)
+    assert (source.depth(), first.depth(), third.depth()) == (4, 3, 0)
+    source.put([data(4)])
+    refusing.full = False
+    assert [source.pass_on([first, second, third], 3) for _ in range(4)] == [3, 1, 1, 0]  # a put is a run
+    assert [taken(one) for one in (first, second, third)] == [[b"m%d" % n for n in range(5)]] * 3
+    refusing.full = True
+    source.put([data(5)])
+    with pytest.raises(DiskFull):
+        source.pass_on([second], 3)
+    source.empty()
+    refusing.full = False
+    assert source.pass_on([second], 3) == 0

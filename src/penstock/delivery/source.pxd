@@ -21,7 +21,8 @@ cdef class MemorySource(Source):
     cdef public object backend
     cdef RunQueue _waits, _over
     cdef object _viewed
-    cdef list _slots, _done
+    cdef list _slots, _done, _served
+    cdef Run _passing
     cdef long long _behind, _over_max, _free, _stored, _done_at, _done_count
     cdef long long[::1] _at, _next, _number
 

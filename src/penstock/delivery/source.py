@@ -123,6 +123,8 @@ class MemorySource(Source):
         self._done_at = self._done_count = 0  # a row of numbers that the backend has not been told of
         self._done: list[int] = []  # and those that are not in that row
         self._viewed: Buffer = b""
+        self._passing: Run | None = None  # what is passed on now, and to whom it was
+        self._served: list[MemorySource] = []
 
     def put(self, payloads: list[bytes]) -> int:
         """Take messages in, all or none. StoreError when the backend cannot. Returns 0."""
@@ -206,15 +208,21 @@ class MemorySource(Source):
 
     def pass_on(self, to: list[MemorySource], limit: int) -> int:
         """The oldest messages, at most `limit`, into each of these, and out of here: how many; 0 when there are none. StoreError
-        when one of them cannot take them: they are here yet, and in those before it.
+        when one of them cannot take them: they are here yet, and the next call goes on with those that have not had them.
         """
-        if self._waits.count == 0 and not self._refill():
-            return 0
-        run = self._waits.first(limit)
+        run = self._passing
         if run is None:
-            return 0
+            if self._waits.count == 0 and not self._refill():
+                return 0
+            run = self._passing = self._waits.first(limit)
+            if run is None:
+                return 0
         for source in to:
-            source.put_run(run.buffer, run.at, run.end, run.count)
+            if source not in self._served:
+                source.put_run(run.buffer, run.at, run.end, run.count)
+                self._served.append(source)
+        self._passing = None
+        self._served = []
         self._waits.drop(run)
         if run.number >= 0:
             self.backend.finish(range(run.number, run.number + run.count))  # type: ignore[union-attr]
@@ -342,6 +350,8 @@ class MemorySource(Source):
         """Nothing is in the queue or in hand."""
         self._waits.clear()
         self._over.clear()
+        self._passing = None
+        self._served = []
         self._slots = []
         self._at = self._next = self._number = numbers(0)
         self._free = -1
