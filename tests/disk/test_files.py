@@ -206,3 +206,20 @@ def test_files_have_descriptors_that_a_burst_of_connections_cannot_take(
         for fd in kept:
             files.close(fd)
         assert len(files_module._spares) == len(kept) == 16
+
+
+def test_where_few_descriptors_are_left_a_deletion_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    files.released.begin()
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x")
+    files.discard(tmp_path / "a")
+    assert len(files.released) == 1
+
+    def few(self: Files) -> None:
+        raise StoreError("the rest are kept (by order of the test)")
+
+    monkeypatch.setattr(Files, "demand_descriptors", few)
+    files.discard(tmp_path / "b")
+    assert (len(files.released), list(tmp_path.iterdir())) == (1, [])
+    files.released.end()

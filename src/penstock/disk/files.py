@@ -276,8 +276,9 @@ class Files:
     def discard(self, path: Path) -> None:
         """As `unlink`, for a file of which many pages may be in memory: they are freed where `released` frees."""
         try:
+            self.demand_descriptors()  # a topic may have thousands of files, and a flush must still find one
             fd = self.open(path, writable=False)
-        except StoreError:  # it is not there, or there are too many
+        except StoreError:  # too few are left, or it is not there
             fd = -1
         try:
             self.unlink(path)
