@@ -9,6 +9,7 @@ import pytest
 
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
+from penstock.broker.clients import SHARE_AGAIN_MS
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Owner, Waiter
@@ -102,6 +103,11 @@ def test_the_next_moment_is_never_missed(tmp_path: Path) -> None:
     assert process.next_due_ms() <= mono_ms + 200
     broker.copies.look_at(mono_ms + 100)
     assert process.next_due_ms() <= mono_ms + 100
+    sharing = broker.clients.sharing
+    sharing.change("g")
+    assert sharing.take(mono_ms - SHARE_AGAIN_MS + 50) == ["g"]
+    sharing.change("g")
+    assert process.next_due_ms() <= mono_ms + 50
     broker.close(True)
 
 

@@ -77,7 +77,7 @@ class Process:
             self._queueing, self._tables, self._veiled = broker.queueing, broker.tables, broker.staging.veiled
             self._gathering = broker.queueing.folder.pool.gathering
             self._stored, self._groups = broker.stored, broker.groups
-            self._held, self._copies = broker.held_pulls, broker.copies
+            self._held, self._copies, self._sharing = broker.held_pulls, broker.copies, broker.clients.sharing
             self._turns, self._append_took = broker.queueing.turns, broker.core.append_took
             self._alarm = broker.core.alarm
             self._spools, self._mirror = broker.staging.spool_files, broker.staging.mirror
@@ -220,7 +220,8 @@ class Process:
         queueing = self._queueing
         due_ms = min(queueing.next_due_ms(), self._alarm.due_ms, self._store.durability.due_ms())
         copies_ms: int = self._copies.due_ms
-        due_ms = min(due_ms, copies_ms)
+        sharing_ms: int = self._sharing.due_ms
+        due_ms = min(due_ms, copies_ms, sharing_ms)
         held_ms = self._held.next_ms() if self._held.count else None
         return due_ms if held_ms is None or held_ms > due_ms else held_ms
 

@@ -13,12 +13,15 @@ from penstock.broker.clients import (
     FORGET_MS,
     LOCK_MS,
     NAMED_MAX,
+    SHARE_AGAIN_MS,
     ClientTable,
     Member,
     QueueLocks,
+    Sharing,
     Subscription,
 )
 from penstock.errors import Refused
+from penstock.words import FAR_MS
 
 
 def member(client_id: str, peer: Any, heard_ms: int = 0) -> Member:
@@ -27,19 +30,59 @@ def member(client_id: str, peer: Any, heard_ms: int = 0) -> Member:
 
 def test_clients_come_and_go() -> None:
     clients, here, there = ClientTable(), SimpleNamespace(remote="a"), SimpleNamespace(remote="b")
+    mono_ms = 0
+
+    def heard(client_id: str, peer: Any, subs: dict[str, Subscription]) -> bool:
+        clients.consumer_heard("g", member(client_id, peer), {}, subs)
+        return shared()
+
+    def shared() -> bool:
+        nonlocal mono_ms
+        mono_ms += SHARE_AGAIN_MS
+        return clients.sharing.take(mono_ms) == ["g"]
+
     subs = {"T": Subscription("T")}
-    assert clients.consumer_heard("g", member("1", here), {}, subs)
-    assert not clients.consumer_heard("g", member("1", here), {}, subs)
-    assert clients.consumer_heard("g", member("2", there), {}, subs)
-    newer = {"T": Subscription("T", "A", version=2, codes=[65], tags=["A"])}
-    assert clients.consumer_heard("g", member("2", there), {}, newer)
-    assert not clients.consumer_heard("g", member("1", here), {}, {"T": Subscription("T", version=1)})
+    assert heard("1", here, subs)
+    assert not heard("1", here, subs)
+    assert heard("2", there, subs)
+    assert heard("2", there, {"T": Subscription("T", "A", version=2, codes=[65], tags=["A"])})
+    assert not heard("1", here, {"T": Subscription("T", version=1)})
     assert clients.consumers["g"].subscriptions["T"].expression == "A"
-    assert clients.consumer_heard("g", member("1", there), {}, {"T": Subscription("T")})  # a reconnected client
-    assert [group.name for group in clients.leave(there, "2", "", "g")] == ["g"]
+    assert heard("1", there, {"T": Subscription("T")})  # a reconnected client
+    clients.leave(there, "2", "", "g")
+    assert shared()
     clients.producer_heard("p", member("3", there))
-    assert clients.lost(there) == []  # the last member went: nobody is left to be told
+    clients.lost(there)
+    assert not shared()  # the last member went: nobody is left to be told
     assert (clients.consumers, clients.producers) == ({}, {})
+
+
+def test_a_lost_connection_takes_what_is_its_own() -> None:
+    clients, here, there = ClientTable(), SimpleNamespace(remote="a"), SimpleNamespace(remote="b")
+    for number, peer in enumerate((here, there, here, there)):
+        clients.producer_heard("p", member(f"{number}", peer))
+        clients.consumer_heard("g" if number < 3 else "h", member(f"{number}", peer), {}, {})
+    clients.producer_heard("p", member("2", there))  # it has come back by the other connection
+    clients.lost(here)
+    clients.lost(SimpleNamespace(remote="c"))  # which was in no group
+    assert sorted(clients.producers["p"]) == ["1", "2", "3"]
+    assert {name: list(group.members) for name, group in clients.consumers.items()} == {"g": ["1"], "h": ["3"]}
+
+
+def test_changes_soon_behind_one_are_told_together() -> None:
+    sharing = Sharing()
+    assert (sharing.take(7), sharing.due_ms) == ([], FAR_MS)
+    sharing.change("g")
+    assert sharing.due_ms <= 1_000  # at once
+    assert sharing.take(1_000) == ["g"]
+    for group in ("g", "g", "h"):
+        sharing.change(group)
+    assert sharing.take(1_001) == ["h"]
+    assert (sharing.take(1_000 + SHARE_AGAIN_MS - 1), sharing.due_ms) == ([], 1_000 + SHARE_AGAIN_MS)
+    assert sharing.take(1_000 + SHARE_AGAIN_MS) == ["g"]
+    assert (sharing.take(5_000), sharing.due_ms) == ([], FAR_MS)
+    sharing.change("g")
+    assert sharing.take(5_000) == ["g"]
 
 
 def test_the_goodbye_of_an_old_connection_is_not_that_of_a_new_one() -> None:
@@ -48,9 +91,9 @@ def test_the_goodbye_of_an_old_connection_is_not_that_of_a_new_one() -> None:
     for peer in (old, new):
         clients.consumer_heard("g", member("1", peer), {}, {})
         clients.producer_heard("p", member("1", peer))
-    assert clients.leave(old, "1", "p", "g") == []
+    clients.leave(old, "1", "p", "g")
     assert list(clients.consumers["g"].members) == list(clients.producers["p"]) == ["1"]
-    assert clients.leave(new, "1", "p", "g") == []
+    clients.leave(new, "1", "p", "g")
     assert (clients.consumers, clients.producers) == ({}, {})
 
 
@@ -77,7 +120,12 @@ def test_silent_clients_expire() -> None:
     clients, here = ClientTable(), SimpleNamespace(remote="a")
     clients.consumer_heard("g", member("1", here, 0), {}, {})
     clients.consumer_heard("g", member("2", here, EXPIRY_MS), {}, {})
-    assert [group.name for group in clients.expire(EXPIRY_MS + 1)] == ["g"]
+    clients.producer_heard("p", member("1", here, 0))
+    clients.producer_heard("p", member("2", here, EXPIRY_MS))
+    assert clients.sharing.take(0) == ["g"]
+    clients.expire(EXPIRY_MS + 1)
+    assert clients.sharing.take(EXPIRY_MS + 1) == ["g"]
+    assert list(clients.producers["p"]) == ["2"]
     assert list(clients.consumers["g"].members) == ["2"]
 
 

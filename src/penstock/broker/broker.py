@@ -10,10 +10,9 @@ asks for is made by one of its parts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
-from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
+from penstock.broker.clients import ClientTable, QueueLocks
 from penstock.broker.copies import seen
 from penstock.broker.core import Core
 from penstock.broker.counters import counters
@@ -97,7 +96,6 @@ class Broker:
         self.history = History(core.files, core.folder, config.history_bytes, probes.every, probes.disk, probes.shape)
         self.repairs: Repairs | None = None  # of damaged records, where this is a node of a set
         self.recovered: Recovery | None = None  # what the last start found
-        self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._clients_due_ms = 0
         # What fronts ask for, by the part that does it.
         self.flush_log = core.flush_log
@@ -132,13 +130,6 @@ class Broker:
             self.queueing.acknowledged.committed(topic, queue_id, before, offset)
 
     # -- life ----------------------------------------------------------------------------------------------------
-
-    def introduce(
-        self, tell: Callable[[ConsumerGroup], None], ask: Callable[[str, bytes, dict[str, str]], bool]
-    ) -> None:
-        """A front that reaches clients: it tells the members of a group to share anew, and asks producers of a transaction."""
-        self._tell = tell
-        self.transactions.ask_through(ask)
 
     def rule(self, mastership: Mastership) -> None:
         """Who changes the role of this node, where it is one of a replica set."""
@@ -242,8 +233,7 @@ class Broker:
         ]
         if mono_ms >= self._clients_due_ms:
             self._clients_due_ms = mono_ms + CLIENTS_EVERY_MS
-            for group in self.clients.expire(mono_ms):
-                self._tell(group)
+            self.clients.expire(mono_ms)
         return min(due)
 
     def take_jobs(self) -> list[Job]:

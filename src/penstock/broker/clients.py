@@ -18,10 +18,12 @@ from penstock.wire import record
 from penstock.wire.codes import ResponseCode
 from penstock.wire.remoting import RemotingCommand
 from penstock.wire.sql92 import Selector, compile_selector
+from penstock.words import FAR_MS
 
 EXPIRY_MS = 120_000
 LOCK_MS = 60_000
 FORGET_MS = 10_000  # so often locks that ran out are forgotten
+SHARE_AGAIN_MS = 100  # so long the members of a group have peace behind each time they were told that it changed
 NAMED_MAX = 1_024  # groups that one connection is in, each as often as under another client id
 LOCKS_MAX = 200_000  # of all groups together: beyond, nothing is locked
 
@@ -148,12 +150,40 @@ class _Named(NamedTuple):
     client_id: str
 
 
+class Sharing:
+    """Groups whose members must share the queues anew: they are told in the turn of a change, and of all changes of the next
+    100 ms at the end of these. A thousand members that come or go one by one would be told a million times otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.due_ms = FAR_MS  # when somebody is to be told; in the past for at once
+        self._changed: dict[str, int] = {}  # group: when its members are to be told
+        self._told: dict[str, int] = {}  # group: since when they may be told again; the oldest first
+
+    def change(self, group: str) -> None:
+        """The members of a group are others, or it reads something else."""
+        due_ms = self._changed.setdefault(group, self._told.get(group, 0))
+        self.due_ms = min(self.due_ms, due_ms)
+
+    def take(self, mono_ms: int) -> list[str]:
+        """The groups whose members are told now."""
+        due = [group for group, due_ms in self._changed.items() if due_ms <= mono_ms]
+        for group in [group for group, since_ms in self._told.items() if since_ms <= mono_ms]:
+            del self._told[group]
+        for group in due:
+            del self._changed[group]
+            self._told[group] = mono_ms + SHARE_AGAIN_MS
+        self.due_ms = min(self._changed.values(), default=FAR_MS)
+        return due
+
+
 class ClientTable:
     """Producers and consumers now online."""
 
     def __init__(self) -> None:
         self.producers: dict[str, dict[str, Member]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        self.sharing = Sharing()
         self._named: dict[int, set[_Named]] = {}  # by the identity of a connection that members hold
 
     def demand_room(self, peer: Peer, client_id: str, producers: list[str], consumers: list[str]) -> None:
@@ -187,8 +217,8 @@ class ClientTable:
 
     def consumer_heard(
         self, group: str, member: Member, about: Mapping[str, object], subscriptions: dict[str, Subscription]
-    ) -> bool:
-        """Take in a consumer's heartbeat. True when the members must be told to share the queues anew."""
+    ) -> None:
+        """Take in a consumer's heartbeat."""
         online = self.consumers.get(group)
         if online is None:
             online = self.consumers[group] = ConsumerGroup(group)
@@ -197,58 +227,53 @@ class ClientTable:
         self._note(known, member, _Named(True, group, member.client_id))
         online.members[member.client_id] = member
         online.describe(about)
-        return online.subscribe(subscriptions) or changed
+        if online.subscribe(subscriptions) or changed:
+            self.sharing.change(group)
 
-    def leave(self, peer: Peer, client_id: str, producer_group: str, consumer_group: str) -> list[ConsumerGroup]:
-        """A client says goodbye to its groups. The consumer groups whose members must be told. One that has come back under
-        the same id by another connection stays, as in RocketMQ.
+    def leave(self, peer: Peer, client_id: str, producer_group: str, consumer_group: str) -> None:
+        """A client says goodbye to its groups. One that has come back under the same id by another connection stays, as in
+        RocketMQ.
         """
         producer = self.producers.get(producer_group, {}).get(client_id)
         if producer is not None and producer.peer is peer:
             self._drop_producer(producer_group, client_id)
         online = self.consumers.get(consumer_group)
-        if online is None or client_id not in online.members or online.members[client_id].peer is not peer:
-            return []
-        self._drop_consumer(online, client_id)
-        return self._thinned(online)
+        if online is not None and client_id in online.members and online.members[client_id].peer is peer:
+            self._drop_consumer(online, client_id)
 
-    def lost(self, peer: Peer) -> list[ConsumerGroup]:
+    def lost(self, peer: Peer) -> None:
         """A connection is gone, and all that was behind it."""
-        return self._drop(lambda member: member.peer is peer)
-
-    def expire(self, now_ms: int) -> list[ConsumerGroup]:
-        """Forget who was not heard for 120 s. `now_ms` is monotonic, as `Member.heard_ms`."""
-        return self._drop(lambda member: now_ms - member.heard_ms > EXPIRY_MS)
-
-    def _drop(self, gone: Callable[[Member], bool]) -> list[ConsumerGroup]:
-        for group in list(self.producers):
-            for client_id in [i for i, member in self.producers[group].items() if gone(member)]:
+        for consumes, group, client_id in list(self._named.get(id(peer), ())):
+            if consumes:
+                self._drop_consumer(self.consumers[group], client_id)
+            else:
                 self._drop_producer(group, client_id)
-        told = []
+
+    def expire(self, now_ms: int) -> None:
+        """Forget who was not heard for 120 s. `now_ms` is monotonic, as `Member.heard_ms`."""
+        for group, members in list(self.producers.items()):
+            for client_id in _silent(members, now_ms):
+                self._drop_producer(group, client_id)
         for online in list(self.consumers.values()):
-            ids = [i for i, member in online.members.items() if gone(member)]
-            for client_id in ids:
+            for client_id in _silent(online.members, now_ms):
                 self._drop_consumer(online, client_id)
-            if ids:
-                told += self._thinned(online)
-        return told
 
     def _drop_producer(self, group: str, client_id: str) -> None:
-        members = self.producers.get(group, {})
-        member = members.pop(client_id, None)
-        if member is not None:
-            self._forget(member, _Named(False, group, client_id))
+        members = self.producers[group]
+        self._forget(members.pop(client_id), _Named(False, group, client_id))
         if not members:
-            self.producers.pop(group, None)
+            del self.producers[group]
 
     def _drop_consumer(self, online: ConsumerGroup, client_id: str) -> None:
         self._forget(online.members.pop(client_id), _Named(True, online.name, client_id))
-
-    def _thinned(self, online: ConsumerGroup) -> list[ConsumerGroup]:
-        if not online.members:
+        if online.members:
+            self.sharing.change(online.name)
+        else:
             del self.consumers[online.name]
-            return []
-        return [online]
+
+
+def _silent(members: dict[str, Member], now_ms: int) -> list[str]:
+    return [client_id for client_id, member in members.items() if now_ms - member.heard_ms > EXPIRY_MS]
 
 
 class QueueLocks:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from fronts.frontside import RemotingSide
+from penstock.broker.clients import SHARE_AGAIN_MS
 from penstock.disk.job import run_now
 from penstock.errors import StoreError
 from penstock.fronts.remoting.front import BrokerFront
@@ -95,4 +96,32 @@ def test_a_group_that_was_deleted_while_its_members_were_there_is_made_by_nobody
     here.lost()
     assert list(side.broker.clients.consumers["G"].members) == ["two"]
     assert "G" not in side.broker.groups.by_name
+    side.close()
+
+
+def heartbeat(client_id: str, group: str) -> RemotingCommand:
+    consumer = {"groupName": group, "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+    return RemotingCommand(
+        34, body=json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode(), opaque=1
+    )
+
+
+def test_members_that_come_and_go_together_are_told_together(tmp_path: Path) -> None:
+    """Each would hear of each other one, and ask for all of them: a million of requests for a thousand members."""
+    side = RemotingSide(tmp_path)
+    first, crowd = side.session(1), [side.session(2 + number) for number in range(20)]
+    assert [c.code for c in side.say(first, heartbeat("c", "G"))] == [0, 40]
+    for number, session in enumerate(crowd):
+        assert [c.code for c in side.say(session, heartbeat(f"c{number}", "G"))] == [0]
+    assert side.answers(first) == []
+    (notice,) = side.answers(first, SHARE_AGAIN_MS)
+    assert (notice.code, notice.ext) == (40, {"consumerGroup": "G"})
+    for session in crowd:
+        session.lost()
+    assert side.answers(first) == []
+    assert [c.code for c in side.answers(first, SHARE_AGAIN_MS)] == [40]
+    assert side.answers(first, SHARE_AGAIN_MS) == []
+    side.broker.groups.update({"groupName": "G", "notifyConsumerIdsChangedEnable": False}, 1)
+    side.say(crowd[0], heartbeat("d", "G"))
+    assert side.answers(first, SHARE_AGAIN_MS) == []
     side.close()

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.fronts")
 
+PATIENCE_EVERY_MS = 1_000
+
 _LONG_NAMES = frozenset(NAMES)
 _LETTERS = _LONG_NAMES - set(NAMES[: words.LETTERS]) | set("abcdefghijklmn")  # what SEND V2 and batches call them
 _LETTERED = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -300,7 +302,9 @@ class BrokerFront(Front):
         self._held = broker.held_pulls
         self._durable_keys: set[ConsumeQueue] = set()  # of held pulls that see only what is flushed
         self._flushed = (0, True, 0)
-        broker.introduce(self.requests.consuming.tell, self.requests.consuming.ask_producer)
+        self._sharing = broker.clients.sharing
+        self._patience_ms = 0  # when it is looked which questions were not answered in time
+        broker.transactions.ask_through(self.requests.consuming.ask_producer)
 
     def session(self, remote: str, wake: Callable[[], None]) -> BrokerSession:
         """The session of a new connection from `address:port`."""
@@ -329,10 +333,7 @@ class BrokerFront(Front):
             broker.stored.drop(session)
             broker.copies.drop(session)
         self._held.drop(session)
-        for group in broker.clients.lost(session):
-            known = broker.groups.by_name.get(group.name)  # none where it was deleted meanwhile
-            if known is None or known.notify_changes:
-                self.requests.consuming.tell(group)
+        broker.clients.lost(session)
 
     def park(self, hold: Hold) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""
@@ -360,9 +361,12 @@ class BrokerFront(Front):
             self._wake(queue)
         if self._durable_keys:
             self._wake_durable()
+        mono_ms = self.broker.mono_ms
         if self._held.count:
-            for waiter in self._held.due(self.broker.mono_ms):
+            for waiter in self._held.due(mono_ms):
                 waiter.owner.resume(waiter, True)
+        if self._sharing.due_ms <= mono_ms:
+            self.requests.consuming.share(mono_ms)
 
     def _wake_durable(self) -> None:
         """Pulls that see only what is flushed or confirmed, where more is than when they were looked at last."""
@@ -413,7 +417,11 @@ class BrokerFront(Front):
         mono_ms = self.broker.mono_ms
         self.broker.stored.expire(mono_ms)
         self.broker.copies.expire(mono_ms)
-        for session in list(self.sessions):
-            session.tick(mono_ms)
+        if (
+            mono_ms >= self._patience_ms
+        ):  # not at each tick: there may be thousands of sessions, and a tick each millisecond
+            self._patience_ms = mono_ms + PATIENCE_EVERY_MS
+            for session in list(self.sessions):
+                session.tick(mono_ms)
         due_ms: int | None = self._held.next_ms()
         return due_ms

@@ -108,40 +108,43 @@ class Consuming(Calls):
         for name in produced:
             broker.clients.producer_heard(name, member)
         for name, about, subscriptions in taken:
-            group = broker.groups.find(name, broker.now_ms)
+            broker.groups.find(name, broker.now_ms)
             if about.get("messageModel") != "BROADCASTING":
                 broker.retry_topic_of(name)
-            changed = broker.clients.consumer_heard(name, member, about, subscriptions)
-            if changed and group.notify_changes:
-                self.tell(broker.clients.consumers[name])
+            broker.clients.consumer_heard(name, member, about, subscriptions)
         return request.reply()
 
     def _demand_own(self, client_id: str, session: Peer) -> None:
         """Replies and questions go to the client of an id: no other user may take it. Refused."""
+        if not self.rights.on:
+            return
         holder = self.broker.clients.producer(client_id)
-        if holder is None or holder.user is None or not self.rights.on:
+        if holder is None or holder.user is None:
             return
         if session.acting is None or session.acting.name != holder.user.name:
             raise Refused(f"clientID {client_id} is that of another user", remoting=ResponseCode.NO_PERMISSION)
 
-    def tell(self, online: ConsumerGroup) -> None:
-        """Ask the members of a group to share the queues anew (code 40)."""
-        for member in online.members.values():
-            member.peer.push(
-                RemotingCommand(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                    {"consumerGroup": online.name},
-                    flag=FLAG_ONEWAY,
-                    language=LanguageCode.JAVA,
+    def share(self, mono_ms: int) -> None:
+        """Ask the members of groups that have changed to share the queues anew (code 40)."""
+        for name in self.broker.clients.sharing.take(mono_ms):
+            online, known = self.broker.clients.consumers.get(name), self.broker.groups.by_name.get(name)
+            if online is None or (known is not None and not known.notify_changes):
+                continue
+            for member in online.members.values():
+                member.peer.push(
+                    RemotingCommand(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                        {"consumerGroup": name},
+                        flag=FLAG_ONEWAY,
+                        language=LanguageCode.JAVA,
+                    )
                 )
-            )
 
     def unregister(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
-        for online in self.broker.clients.leave(
+        self.broker.clients.leave(
             session, fields["clientID"], fields["producerGroup"] or "", fields["consumerGroup"] or ""
-        ):
-            self.tell(online)
+        )
         return request.reply()
 
     def consumer_ids(self, session: Peer, request: RemotingCommand) -> Answer:
