@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import random
 
 import pytest
 
@@ -40,6 +41,54 @@ def test_a_limit_and_a_lost_owner() -> None:
     waiters.drop("me")
     assert [w.owner for w in waiters.wake("k")] == ["you"]
     assert waiters.due(100) == []
+
+
+def test_those_whose_owners_went_are_neither_woken_nor_in_the_way() -> None:
+    """Owners that go are looked for now and then, not each among all who wait."""
+    waiters = Waiters(limit=1_000)
+    for number in range(1_000):
+        waiters.park(Waiter(number % 2, number // 2, 10 + number % 2))
+    for owner in range(7):
+        waiters.drop(owner)
+    assert waiters.count == 1_000
+    assert waiters.park(Waiter(0, "late", 10))  # there is room
+    assert waiters.count == 1_000 - 14 + 1
+    waiters.drop(7)
+    assert [waiter.owner for waiter in waiters.wake(0)] == [*range(8, 500), "late"]
+    waiters.drop(8)
+    assert [waiter.owner for waiter in waiters.due(11)] == list(range(9, 500))
+    assert (waiters.count, waiters.next_ms(), waiters.watches(1)) == (0, None, False)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_waiters_beside_a_plain_list(seed: int) -> None:
+    rng, waiters, model = random.Random(seed), Waiters(limit=300), list[Waiter]()
+    now_ms, owners = 0, 0
+    gone: set[object] = set()
+    for _ in range(3_000):
+        kind = rng.randrange(8)
+        if kind < 4:
+            owners += rng.random() < 0.5
+            waiter = Waiter(
+                rng.randrange(5), rng.randrange(max(0, owners - 90), owners + 1), now_ms + rng.randrange(40)
+            )
+            if waiter.owner not in gone:
+                assert waiters.park(waiter) == (len(model) < 300)
+                model += [waiter] if len(model) < 300 else []
+        elif kind < 6:
+            gone.add(owner := rng.randrange(max(0, owners - 90), owners + 1))
+            waiters.drop(owner)
+            model = [waiter for waiter in model if waiter.owner != owner]
+        elif kind == 6:
+            key = rng.randrange(5)
+            assert waiters.wake(key) == [waiter for waiter in model if waiter.key == key]
+            model = [waiter for waiter in model if waiter.key != key]
+        else:
+            now_ms += rng.randrange(10)
+            late = [waiter for waiter in model if waiter.deadline_ms <= now_ms]
+            assert set(waiters.due(now_ms)) == set(late)
+            model = [waiter for waiter in model if waiter not in late]
+        assert waiters.count >= len(model)
 
 
 def test_a_waiter_parks_again() -> None:
@@ -139,3 +188,24 @@ def test_each_deadline_is_kept_whatever_came_before_it() -> None:
     assert told[1:] == [("d", Outcome.EXPIRED), ("c", Outcome.EXPIRED)]
     room.settle(100)
     assert told[3:] == [("never", Outcome.REACHED)]
+
+
+def test_positions_of_those_who_went_are_not_told() -> None:
+    """Owners that go are looked for now and then, not each among all who wait."""
+    room, told = Positions(), list[tuple[int, Outcome]]()
+    for owner in range(1_000):
+        room.wait(owner // 10, owner, lambda outcome, owner=owner: told.append((owner, outcome)), owner)  # type: ignore[misc]
+    for owner in range(0, 30, 2):
+        room.drop(owner)
+    assert len(room) == 1_000
+    room.settle(1)
+    assert told == [(owner, Outcome.REACHED) for owner in range(1, 20, 2)]
+    told.clear()
+    room.expire(29)
+    assert told == [(owner, Outcome.EXPIRED) for owner in range(21, 30, 2)]
+    told.clear()
+    for owner in range(30, 90):
+        room.drop(owner)
+    assert len(room) <= 1_000 - 30 - 45
+    room.fail()
+    assert told == [(owner, Outcome.FAILED) for owner in range(90, 1_000)]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import Protocol
 
+GONE_SHARE = 64  # one that waits costs a 64th of a look for each owner that goes: thousands may go at once
+
 
 class Owner(Protocol):
     """Who parks a request."""
@@ -44,12 +46,15 @@ class Waiters:
         self._by_key: dict[Hashable, list[Waiter]] = {}
         self._by_deadline: list[tuple[int, int, Waiter]] = []
         self._number = 0
+        self._gone: set[object] = set()  # owners whose waiters are still here
         self.count = 0
 
     def park(self, waiter: Waiter) -> bool:
         """Take one in; False when there are `limit` already."""
         if self.count >= self.limit:
-            return False
+            self._forget_gone()
+            if self.count >= self.limit:
+                return False
         self._by_key.setdefault(waiter.key, []).append(waiter)
         self._number += 1
         waiter.number = self._number
@@ -74,7 +79,7 @@ class Waiters:
             # Entries of woken waiters lie in the heap until their deadline: not more of them than of live ones.
             self._by_deadline = [entry for entry in self._by_deadline if entry[1] == entry[2].number]
             heapq.heapify(self._by_deadline)
-        return woken
+        return self._present(woken)
 
     def due(self, mono_ms: int) -> list[Waiter]:
         """Everyone whose deadline has come; they are not parked any more."""
@@ -85,7 +90,7 @@ class Waiters:
             if waiter.number == number:
                 self._unlink(waiter)
                 found.append(waiter)
-        return found
+        return self._present(found)
 
     def next_ms(self) -> int | None:
         """The earliest deadline, or None."""
@@ -96,9 +101,26 @@ class Waiters:
 
     def drop(self, owner: object) -> None:
         """Forget everything an owner parked: its connection is gone."""
-        for waiters in list(self._by_key.values()):
-            for waiter in [w for w in waiters if w.owner is owner]:
-                self._unlink(waiter)
+        self._gone.add(owner)
+        if len(self._gone) > self.count // GONE_SHARE:
+            self._forget_gone()
+
+    def _present(self, waiters: list[Waiter]) -> list[Waiter]:
+        gone = self._gone
+        return [waiter for waiter in waiters if waiter.owner not in gone] if gone else waiters
+
+    def _forget_gone(self) -> None:
+        for key, waiters in list(self._by_key.items()) if self._gone else ():
+            present = self._present(waiters)
+            if len(present) < len(waiters):
+                for waiter in waiters:
+                    if waiter.owner in self._gone:
+                        waiter.number = 0
+                self.count -= len(waiters) - len(present)
+                self._by_key[key] = present
+                if not present:
+                    del self._by_key[key]
+        self._gone.clear()
 
     def _unlink(self, waiter: Waiter) -> None:
         waiter.number = 0
@@ -126,6 +148,7 @@ class Positions:
     def __init__(self) -> None:
         self.line: list[tuple[int, int, _Waits]] = []  # a heap: (position, number, who)
         self._number = 0
+        self._gone: set[object] = set()  # owners who still stand in the line, perhaps
         self._due_ms = sys.maxsize  # no deadline comes before this moment
 
     def __len__(self) -> int:
@@ -144,12 +167,12 @@ class Positions:
         """Everything up to `reached` is there."""
         line = self.line
         while line and line[0][0] <= reached:
-            heapq.heappop(line)[2].told(Outcome.REACHED)
+            self._tell(heapq.heappop(line)[2], Outcome.REACHED)
 
     def fail(self) -> None:
         """No position will be reached any more."""
         while self.line:
-            heapq.heappop(self.line)[2].told(Outcome.FAILED)
+            self._tell(heapq.heappop(self.line)[2], Outcome.FAILED)
 
     def expire(self, mono_ms: int) -> None:
         """Give up those whose deadline has passed."""
@@ -162,12 +185,19 @@ class Positions:
         deadlines = [entry[2].deadline_ms for entry in self.line]
         self._due_ms = min((at for at in deadlines if at is not None), default=sys.maxsize)
         for entry in sorted(late, key=lambda entry: entry[:2]):
-            entry[2].told(Outcome.EXPIRED)
+            self._tell(entry[2], Outcome.EXPIRED)
+
+    def _tell(self, who: _Waits, outcome: Outcome) -> None:
+        if not self._gone or who.owner not in self._gone:
+            who.told(outcome)
 
     def drop(self, owner: object) -> None:
         """Forget everything an owner waits for: its connection is gone."""
-        self.line = [entry for entry in self.line if entry[2].owner is not owner]
-        heapq.heapify(self.line)
+        self._gone.add(owner)
+        if len(self._gone) > len(self.line) // GONE_SHARE:
+            self.line = [entry for entry in self.line if entry[2].owner not in self._gone]
+            heapq.heapify(self.line)
+            self._gone.clear()
 
 
 class _Waits:
