@@ -153,10 +153,10 @@ class Sending:
         """When a message with these properties is due, or None: at once. Refused (13) when a number is none."""
         return self.delays.due_ms(properties, self.time.now_ms)
 
-    def demand_delay(self, properties: dict[str, str]) -> None:
-        """A producer sends a message with these properties. Refused when it asks for a delay, and too many are delayed."""
+    def demand_delay(self, properties: dict[str, str], count: int = 1) -> None:
+        """A producer sends messages with these properties. Refused when it asks for a delay, and too many are delayed."""
         most = self.limits.max_delayed_messages
-        if most and len(self._schedule) >= most and self.due_ms(properties) is not None:
+        if most and len(self._schedule) + count > most and self.due_ms(properties) is not None:
             self.limits.count("delayed")
             raise LimitReached(
                 f"no more than {most} delayed messages",

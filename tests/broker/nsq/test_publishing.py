@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Quick, Reader, Side
+from penstock.broker.nsq import publishing as publishing_module
 from penstock.broker.nsq.publishing import Publishing
-from penstock.errors import DiskFull, Refused, StoreError
+from penstock.errors import DiskFull, LimitReached, Refused, StoreError
 
 RULES = ({"name": "log*", "kind": "log", "queues": 1},)
 
@@ -44,6 +45,28 @@ def test_a_deferred_message_comes_when_it_is_due(tmp_path: Path) -> None:
     side.turn(5_000)
     side.turn(100)
     assert topic.message_count == 2
+    side.close()
+
+
+@pytest.mark.parametrize("name", [b"t", b"log-t"])
+def test_of_messages_deferred_together_all_have_room_or_none(
+    tmp_path: Path, name: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing_module, "DEFER_AT_ONCE_MAX", 4)
+    side = Side(tmp_path, topic=RULES, max_delayed_messages=5)
+    topic = side.queueing.topic(name)
+    with pytest.raises(Refused, match="at most 4 messages") as refused:
+        side.queueing.publish(topic, [b"x"] * 5, 5_000)
+    assert (refused.value.nsq, refused.value.http) == ("E_PUB_FAILED", 413)
+    side.queueing.publish(topic, [b"x"] * 3, 5_000)
+    side.turn()
+    with pytest.raises(LimitReached, match="no more than 5"):
+        side.queueing.publish(topic, [b"x"] * 3, 5_000)
+    side.turn()
+    assert len(side.broker.schedule) == 3
+    side.queueing.publish(topic, [b"x"] * 2, 5_000)
+    side.turn()
+    assert len(side.broker.schedule) == 5
     side.close()
 
 

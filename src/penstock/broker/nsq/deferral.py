@@ -67,12 +67,15 @@ class Deferral:
 
     # -- into the schedule ---------------------------------------------------------------------------------------
 
+    def demand_room(self, count: int) -> None:
+        """Refused where so many more messages could not be deferred."""
+        self._core.sending.demand_delay({names.TIMER_DELIVER_MS: str(self._core.time.now_ms + SOON_MS)}, count)
+
     def publish(self, topic: Topic, body: bytes, delay_ms: int) -> None:
-        """DPUB: the message reaches its channels after `delay_ms`. Refused when it cannot be stored."""
+        """DPUB: the message reaches its channels after `delay_ms`, and there is room for it. Refused when it cannot be stored."""
         core = self._core
         now_ns = core.time.now_ns
         due = {names.TIMER_DELIVER_MS: str(core.time.now_ms + delay_ms)}
-        core.sending.demand_delay(due)
         if isinstance(topic, MemoryTopic):
             topic.defer(now_ns, body, delay_ms)
             return

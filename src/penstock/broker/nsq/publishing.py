@@ -15,6 +15,8 @@ from penstock.broker.nsq.topics import Topic
 from penstock.disk.readysegment import BROKEN
 from penstock.errors import Refused, StoreError
 
+DEFER_AT_ONCE_MAX = 10_000  # each of them is a record and an entry of the schedule: a quarter of a second of the loop
+
 
 class Publishing:
     """See the module."""
@@ -33,6 +35,10 @@ class Publishing:
             if isinstance(topic, LogChannels):
                 topic.demand_writable()
             demand_set(self._core, topic)
+            if len(bodies) > DEFER_AT_ONCE_MAX:
+                text = f"a request defers at most {DEFER_AT_ONCE_MAX} messages: send them with several"
+                raise Refused(text, nsq="E_PUB_FAILED", http=413)
+            self._deferral.demand_room(len(bodies))
             for body in bodies:
                 self._deferral.publish(topic, body, defer_ms)
             return self._copied.ticket(topic) or self._flush.ticket(topic)
