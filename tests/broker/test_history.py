@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.broker.history import BROKER, DISK, SAVED_BYTES, SECONDS_TRACKS_MAX, Counts, History, Key, Probe
+from penstock.broker import history as history_module
+from penstock.broker.history import (
+    BROKER,
+    DISK,
+    LISTED_A_SECOND,
+    LISTED_AT_ONCE,
+    PIECE_MS,
+    SAVED_BYTES,
+    SECONDS_TRACKS_MAX,
+    Counts,
+    History,
+    Key,
+    Probe,
+)
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 
@@ -25,12 +38,13 @@ class Bench:
         )
         self.history.open()
         self.now_s, self.mono_ms = START_S, 10_000
+        self.lists = 0
 
-    def _probes(self) -> dict[Key, Probe]:
-        def probe(key: Key) -> Probe:
-            return Probe(lambda: self.counts[key], lambda: self.lag_ms.get(key, 0.0))
-
-        return {key: probe(key) for key in self.counts}
+    def _probes(self) -> Iterator[tuple[Key, Probe] | None]:
+        self.lists += 1
+        yield None
+        for key in list(self.counts):
+            yield key, _Probe(self, key)
 
     def run(self, seconds: int, each: Callable[[], None] = lambda: None) -> None:
         for _ in range(seconds):
@@ -49,6 +63,17 @@ class Bench:
     def add(self, key: Key, messages: int, lag: float = 0) -> None:
         have = self.counts.get(key, (0, 0, 0, 0))
         self.counts[key] = have[0] + messages, have[1] + messages, have[2] + 100 * messages, lag
+
+
+class _Probe:
+    def __init__(self, bench: Bench, key: Key) -> None:
+        self.bench, self.key = bench, key
+
+    def counts(self) -> Counts:
+        return self.bench.counts[self.key]
+
+    def lag_ms(self) -> float | None:
+        return self.bench.lag_ms.get(self.key, 0.0)
 
 
 T = Key("topic", "t")
@@ -240,3 +265,52 @@ def test_the_oldest_grows_older_between_two_looks(tmp_path: Path) -> None:
     bench.counts[G] = (9, 1, 0, 8)  # one was finished: nobody knows before it is looked at
     bench.run(1)
     assert bench.read(G, "lag_s", points=1) == [4]
+
+
+def test_a_hundred_thousand_are_listed_in_pieces(tmp_path: Path) -> None:
+    """Nobody else is served meanwhile."""
+    bench = Bench(tmp_path)
+    keys = [Key("topic", f"t{number}") for number in range(3 * LISTED_AT_ONCE)]
+    bench.counts = dict.fromkeys(keys, (1, 0, 0, 0))
+    now_ms = START_S * 1_000
+    assert bench.history.tick(10_000, now_ms) == 10_000 + PIECE_MS
+    assert 0 < sum(key in bench.history.tracks for key in keys) < LISTED_AT_ONCE
+    del bench.counts[keys[-1]]  # meanwhile
+    for piece in (1, 2):
+        assert bench.history.tick(10_000 + piece * PIECE_MS, now_ms) == 10_000 + (piece + 1) * PIECE_MS
+    assert bench.history.tick(10_000 + 3 * PIECE_MS, now_ms) == 11_000
+    assert all(key in bench.history.tracks for key in keys)
+    bench.now_s, bench.mono_ms = START_S + 1, 11_000
+    bench.run(1)  # there is one less
+    for piece in range(1, 4):
+        bench.history.tick(11_000 + piece * PIECE_MS, bench.now_s * 1_000)
+    assert keys[-1] not in bench.history.tracks
+    assert keys[0] in bench.history.tracks
+
+
+def test_lists_take_a_share_of_the_time_however_often_something_comes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.counts = {Key("topic", f"t{number}"): (1, 0, 0, 0) for number in range(2 * LISTED_A_SECOND)}
+
+    def grow() -> None:
+        bench.counts[Key("topic", f"new{len(bench.counts)}")] = (0, 0, 0, 0)
+        for piece in range(1, 1_000 // PIECE_MS):
+            bench.history.tick(bench.mono_ms + piece * PIECE_MS, bench.now_s * 1_000)
+
+    bench.run(20, grow)
+    assert 5 <= bench.lists <= 10
+
+
+def test_those_for_whom_there_is_no_room_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them looked for the quietest of all the others: 80,000 groups stopped the broker for minutes."""
+    sorts: list[int] = []
+    monkeypatch.setattr(
+        history_module, "sorted", lambda items, **how: sorts.append(1) or sorted(items, **how), raising=False
+    )
+    bench = Bench(tmp_path, bytes_max=100_000)
+    bench.counts = {Key("topic", f"t{number}"): (1, 0, 0, 0) for number in range(2_000)}
+    bench.run(1)
+    for piece in range(1, 10):
+        bench.history.tick(bench.mono_ms - 1_000 + piece * PIECE_MS, bench.now_s * 1_000)
+    assert 50 < len(bench.history.tracks) < 110
+    assert len(sorts) <= 3

@@ -18,7 +18,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 import msgspec
@@ -38,6 +38,10 @@ SECONDS_TRACKS_MAX = 200
 LAG_EVERY_S = 5  # the age of the oldest message costs a read of the log for each queue
 SWEPT_AT_LEAST = 100  # a second
 SWEPT_AFTER_S = 10
+LISTED_AT_ONCE = 500  # of what there is, in a turn of the loop; the next piece PIECE_MS later
+LISTED_A_SECOND = 5_000  # no more on average, however often something comes or goes
+PIECE_MS = 5
+SORTED_EVERY_MS = 10_000  # where all have given up what they had
 SAVED_EVERY_MS, SAVED_AT_LEAST_MS = 60_000, 600_000
 # So many are written once in SAVED_EVERY_MS: after a kill the last minutes are what one looks for.
 SAVED_BYTES = 2 << 20
@@ -67,11 +71,14 @@ class Key(NamedTuple):
 BROKER, DISK = Key("broker"), Key("disk")
 
 
-class Probe(NamedTuple):
+class Probe(Protocol):
     """How something is measured."""
 
-    counts: Callable[[], Counts]
-    lag_ms: Callable[[], float | None]
+    def counts(self) -> Counts:
+        """As they are now."""
+
+    def lag_ms(self) -> float | None:
+        """How old the oldest message is that is not finished; None where that is not known."""
 
 
 class Series:
@@ -128,10 +135,13 @@ class Series:
 class Track:
     """The history of one thing."""
 
-    __slots__ = ("at_s", "base", "base_s", "busy", "lag", "lag_at_s", "lag_s", "last", "minutes", "probe", "seconds")
+    __slots__ = (
+        "at_s", "base", "base_s", "busy", "lag", "lag_at_s", "lag_s", "last", "listed", "minutes", "probe", "seconds",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.probe: Probe | None = None
+        self.listed = 0  # number of the last list that it was in
         self.last: Counts | None = None  # what was read for the seconds
         self.at_s = 0
         self.base: Counts | None = None  # … and for the minutes
@@ -169,12 +179,12 @@ class Saved(msgspec.Struct):
 
 
 class History:
-    """See the module. `probes()` lists what there is now, and is asked when `shape()` is another one, or a minute ends;
-    `disk()` gives the values of `DISK_FIELDS`.
+    """See the module. `probes()` lists what there is now, a step at a time, and is asked when `shape()` is another one, or a
+    minute ends; `disk()` gives the values of `DISK_FIELDS`.
     """
 
     def __init__(
-        self, files: Files, folder: Path, bytes_max: int, probes: Callable[[], Mapping[Key, Probe]],
+        self, files: Files, folder: Path, bytes_max: int, probes: Callable[[], Iterator[tuple[Key, Probe] | None]],
         disk: Callable[[], list[float]], shape: Callable[[], object],
     ) -> None:  # fmt: skip
         self._shape = shape
@@ -193,6 +203,9 @@ class History:
         self._a_second = SWEPT_AT_LEAST
         self._minute = 0
         self._listed: object = None
+        self._listing: Iterator[None] | None = None
+        self._lists = 0
+        self._list_from_ms = self._sort_from_ms = 0
         self._lag = 0.0  # messages that are not finished, of all groups and channels
         self._oldest = [0.0, 0.0, 0.0]  # seconds, of the busiest; of others in this minute; in the one before
         self._begun = False
@@ -210,7 +223,9 @@ class History:
         if mono_ms >= self._next_ms:
             self._next_ms = mono_ms + 1_000 - now_ms % 1_000
             self._second(now_ms // 1_000, mono_ms)
-        return self._next_ms
+        elif self._listing is not None:
+            self._list_on()
+        return self._next_ms if self._listing is None else min(self._next_ms, mono_ms + PIECE_MS)
 
     def _second(self, now_s: int, mono_ms: int) -> None:
         passed = (mono_ms - self._mono_ms) // 1_000
@@ -226,10 +241,10 @@ class History:
             return
         self._now_s, self._mono_ms = now_s, mono_ms
         self.runs[-1][1] = now_s
-        shape = self._shape()
-        if now_s // 60 != self._minute or shape != self._listed:
-            self._listed = shape
-            self._list(now_s)
+        listed = self._shape(), now_s // 60
+        if self._listing is None and listed != self._listed and mono_ms >= self._list_from_ms:
+            self._listed, self._listing = listed, self._list()
+            self._list_on()
         if now_s // 60 != self._minute:
             self._rank()
             self._minute = now_s // 60
@@ -316,32 +331,52 @@ class History:
 
     # -- who there is --------------------------------------------------------------------------------------------
 
-    def _list(self, now_s: int) -> None:
-        """Take in what is new, and forget what is gone."""
-        probes = self._probes()
-        for key in [key for key in self.tracks if key not in probes and key not in (BROKER, DISK)]:
-            gone = self.tracks.pop(key)
+    def _list_on(self) -> None:
+        """Look at some more of what there is."""
+        assert self._listing is not None
+        listing, self._listing = self._listing, None
+        for _ in listing:
+            self._listing = listing
+            return
+
+    def _list(self) -> Iterator[None]:
+        """Take in what is new, and forget what is gone: a piece at a time, for there may be a hundred thousand."""
+        self._lists += 1
+        steps = 0
+        room = self.seconds_max + 2 - sum(track.seconds is not None for track in self.tracks.values())
+        for steps, found in enumerate(self._probes(), 1):
+            if found is not None:
+                track = self._take_in(*found)
+                if track is not None and track.seconds is None and room > 0:
+                    track.seconds = self._new_seconds(self._now_s)
+                    room -= 1
+            if steps % LISTED_AT_ONCE == 0:
+                yield
+        for key, gone in [item for item in self.tracks.items() if item[1].listed < self._lists]:
+            if key in (BROKER, DISK):
+                continue
+            del self.tracks[key]
             gone.probe = None  # a sweep may still hold the track, and the probe its topic's files
             self._note_lag(key, gone, 0.0)
             self._take(-len(gone.minutes.chunks) - len(gone.seconds.chunks if gone.seconds else ()))
             self.used_bytes -= _TRACK_BYTES
-        room = self.seconds_max + 2 - sum(track.seconds is not None for track in self.tracks.values())
-        for key, probe in probes.items():
-            track = self.tracks.get(key)
-            if track is None:
-                if self.used_bytes + _TRACK_BYTES > self.bytes_max and not self._make_room(_TRACK_BYTES):
-                    continue
-                track = self.tracks[key] = self._new_track(now_s)
-                track.last = track.base = (0.0, 0.0, 0.0, 0.0) if self._begun else probe.counts()
-                self._to_sweep.append((key, track))
-            elif track.probe is None:  # of the file
-                track.last = track.base = probe.counts()
-                track.at_s = track.base_s = now_s
-                self._to_sweep.append((key, track))
-            track.probe = probe
-            if track.seconds is None and room > 0:
-                track.seconds = self._new_seconds(now_s)
-                room -= 1
+        self._list_from_ms = self._mono_ms + 1_000 * steps // LISTED_A_SECOND
+
+    def _take_in(self, key: Key, probe: Probe) -> Track | None:
+        """The track of something that there is; None where there is no room for one more."""
+        track = self.tracks.get(key)
+        if track is None:
+            if self.used_bytes + _TRACK_BYTES > self.bytes_max and not self._make_room(_TRACK_BYTES):
+                return None
+            track = self.tracks[key] = self._new_track(self._now_s)
+            track.last = track.base = (0.0, 0.0, 0.0, 0.0) if self._begun else probe.counts()
+            self._to_sweep.append((key, track))
+        elif track.probe is None:  # of the file
+            track.last = track.base = probe.counts()
+            track.at_s = track.base_s = self._now_s
+            self._to_sweep.append((key, track))
+        track.probe, track.listed = probe, self._lists
+        return track
 
     def _new_track(self, now_s: int) -> Track:
         track = Track()
@@ -384,7 +419,10 @@ class History:
 
     def _make_room(self, need: int) -> bool:
         """Give up chunks until `need` bytes are free; False when there are none to give up."""
-        quietest = self._quietest or sorted(self.tracks.values(), key=lambda track: -track.busy)
+        if not self._quietest and self._mono_ms >= self._sort_from_ms:
+            self._sort_from_ms = self._mono_ms + SORTED_EVERY_MS
+            self._quietest = sorted(self.tracks.values(), key=lambda track: -track.busy)
+        quietest = self._quietest
         while self.used_bytes + need > self.bytes_max:
             while quietest and not quietest[-1].minutes.chunks:
                 loser = quietest.pop()
@@ -395,7 +433,6 @@ class History:
                 break
             quietest[-1].minutes.drop_oldest()
             self.used_bytes -= _CHUNK_BYTES
-        self._quietest = quietest
         return self.used_bytes + need <= self.bytes_max
 
     # -- questions -----------------------------------------------------------------------------------------------
