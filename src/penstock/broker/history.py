@@ -12,6 +12,7 @@ None and not 0.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 import sys
@@ -394,20 +395,30 @@ class History:
     def _rank(self) -> None:
         """A minute ends: the busiest are those with seconds; all are to be swept."""
         self._oldest[1:] = 0.0, self._oldest[1]
-        ranked = sorted(self.tracks.items(), key=lambda item: -item[1].busy)
-        for place, (key, track) in enumerate(ranked):
-            if key in (BROKER, DISK):
-                continue
-            if place < self.seconds_max + 2:
-                if track.seconds is None:
-                    track.seconds = self._new_seconds(self._now_s + 1)
-                    track.last, track.at_s = track.base, track.base_s
-            elif track.seconds is not None:
+        left = self.seconds_max + 2
+        floor = min(heapq.nlargest(left, [track.busy for track in self.tracks.values()]), default=0.0)
+        others: list[tuple[Key, Track]] = []
+        for item in self.tracks.items():
+            if item[1].busy > floor:
+                left -= self._rank_one(*item, True)
+            else:
+                others.append(item)
+        for item in others:  # of those who are as busy as the last one some have seconds
+            left -= self._rank_one(*item, left > 0 and item[1].busy == floor)
+        self._quietest, self._sort_from_ms = [], 0
+        self._to_sweep = [item for item in self.tracks.items() if item[0] not in (BROKER, DISK)]
+        self._a_second = max(SWEPT_AT_LEAST, -(-len(self._to_sweep) // 50))
+
+    def _rank_one(self, key: Key, track: Track, busy: bool) -> bool:
+        """Give one its seconds, or take them away; whether it has a place among the busiest."""
+        if key not in (BROKER, DISK):
+            if busy and track.seconds is None:
+                track.seconds = self._new_seconds(self._now_s + 1)
+                track.last, track.at_s = track.base, track.base_s
+            elif not busy and track.seconds is not None:
                 self._take(-len(track.seconds.chunks))
                 track.seconds = None
-        self._quietest = [track for _, track in ranked]
-        self._to_sweep = [item for item in ranked if item[0] not in (BROKER, DISK)]
-        self._a_second = max(SWEPT_AT_LEAST, -(-len(ranked) // 50))
+        return busy
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 
