@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import WireError
-from penstock.wire.fastjson import Pairs, dumps, folded, loads
+from penstock.wire.fastjson import Pairs, check_depth, dumps, folded, loads
 
 QUEUE = {"brokerName": "b", "queueId": 0, "topic": "T"}
 
@@ -61,3 +61,33 @@ def test_any_bytes_give_a_value_or_wire_error(data: bytes) -> None:
 def test_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         loads(data)
+
+
+def deeper(data: bytes, most: int) -> bool:
+    """Whether brackets outside strings are nested deeper, byte by byte."""
+    depth, inside, escaped = 0, False, False
+    for byte in data:
+        if inside:
+            inside = escaped or byte != ord('"')
+            escaped = not escaped and byte == ord("\\")
+        elif byte == ord('"'):
+            inside = True
+        elif byte in b"{[":
+            depth += 1
+            if depth > most:
+                return True
+        elif byte in b"}]":
+            depth -= 1
+    return False
+
+
+@given(st.text(alphabet='[]{}[]{}"",a\\', max_size=40), st.integers(1, 6))
+def test_how_deep_it_is_nested_whatever_it_is(text: str, most: int) -> None:
+    data = text.encode()
+    wanted = deeper(data, most) and data.count(b"{") + data.count(b"[") > most
+    try:
+        check_depth(data, most)
+    except WireError:
+        assert wanted
+    else:
+        assert not wanted
