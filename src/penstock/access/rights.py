@@ -350,14 +350,19 @@ def _unnamed(folder: Path) -> list[Path]:
     return found
 
 
+def check_folder(data: str) -> None:
+    """ConfigError for a data folder that is, or lies below, a file."""
+    blocked = next((part for part in (Path(data), *Path(data).parents) if part.is_file()), None)
+    if blocked is not None:
+        raise ConfigError(f"data: {data} cannot be a folder: {blocked} is a file", "Name another place with --data.")
+
+
 def read_rights(setting: str, data: str, failed_logins_per_minute: int = 5, limits: Limits | None = None) -> Rights:
     """The users that settings name. ConfigError for a file of them that cannot be used. One that is named may be made later; till
     then nobody is asked who he is, which is told.
     """
     path = users_file(setting, data)
-    blocked = next((part for part in (Path(data), *Path(data).parents) if part.is_file()), None)
-    if blocked is not None:  # else the file of users, which nobody has named, is what could not be opened
-        raise ConfigError(f"data: {data} cannot be a folder: {blocked} is a file", "Name another place with --data.")
+    check_folder(data)  # else the file of users, which nobody has named, is what could not be opened
     if setting and path not in _unnamed(Path(data)) and not path.exists():
         log.warning(
             "users names a file that is not there: everything is allowed until it is (penstock user add) path=%s", path
