@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, Unpack
 
 import click
 
@@ -28,6 +30,7 @@ _NS_A_MS = 1_000_000
 _SIZE = re.compile(r"([0-9]{1,9})(B|K|KiB|M|MiB)?")
 _UNITS = {"B": 1, "K": 1 << 10, "KiB": 1 << 10, "M": 1 << 20, "MiB": 1 << 20, "": 1}
 Kind = Literal["log", "queue"]
+T = TypeVar("T")
 
 
 def size_bytes(text: str) -> int:
@@ -201,6 +204,27 @@ async def run(plan: Plan, role: str, delay_ms: int = 0, *, own: bool) -> list[Fi
                 await _forget(admin, group)
 
 
+async def _until_terminated(work: Coroutine[object, object, T]) -> T:
+    """What `work` returns. SIGTERM ends it as Ctrl-C does, so that it takes away what it has made; a second one ends all at once.
+    SystemExit.
+    """
+    loop, task, terminated = asyncio.get_running_loop(), asyncio.ensure_future(work), False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        loop.remove_signal_handler(signal.SIGTERM)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+        sys.exit(128 + signal.SIGTERM)
+
+
 async def _begin_behind(plan: Plan, group: str) -> None:
     """What the topic holds already is none of ours."""
     from penstock import aio
@@ -277,7 +301,7 @@ def _role(name: str, about: str) -> None:
             given["batch"], given["timeout_s"],
         )  # fmt: skip
         try:
-            figures = asyncio.run(run(plan, name, delay_ms, own=not topic))
+            figures = asyncio.run(_until_terminated(run(plan, name, delay_ms, own=not topic)))
         except TimeoutError:
             click.echo(f"penstock: not all {count} came in {plan.timeout_s:g} s", err=True)
             click.get_current_context().exit(124)
