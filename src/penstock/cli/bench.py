@@ -197,11 +197,19 @@ async def run(plan: Plan, role: str, delay_ms: int = 0, *, own: bool) -> list[Fi
                 await asyncio.gather(reader, return_exceptions=True)
         finally:
             if own:
+                await _cancel_delayed(admin, plan)
                 await admin.delete_topic(plan.topic)
             elif plan.kind == "queue" and role != "pub":
                 await admin.change_queue(plan.topic, "rm", channel=group)
             if plan.kind == "log" and role != "pub":
                 await _forget(admin, group)
+
+
+async def _cancel_delayed(admin: aio.Admin, plan: Plan) -> None:
+    """What nobody waits for any longer: it would make the topic again when it is due."""
+    for row in await admin.delayed(topic=plan.topic, limit=plan.count):
+        with suppress(BrokerRefused, NotFound):
+            await admin.cancel_delayed(row["id"])
 
 
 async def _until_terminated(work: Coroutine[object, object, T]) -> T:
