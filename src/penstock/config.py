@@ -39,6 +39,8 @@ _BOUNDS = {
     "max_msg_size": (1, _SIZE_MAX), "max_body_size": (1, _SIZE_MAX), "max_rdy_count": (1, _SIZE_MAX),
     "register_broker_period_ms": (1, _MS_MAX), "statsd_interval_ms": (1, _MS_MAX), "statsd_udp_packet_size": (64, 65_507),
     "default_topic_queue_nums": (1, QUEUES_MAX), "max_queues_per_topic": (1, QUEUES_MAX), "max_attempts": (0, 65_535),
+    "max_topics": (1, _NUMBER_MAX), "max_channels_per_topic": (1, _NUMBER_MAX), "max_groups": (1, _NUMBER_MAX),
+    "max_in_flight_per_channel": (1, _NUMBER_MAX),
 }  # fmt: skip
 # Texts that TOML may say otherwise: anything else would be a slip, such as data = 5, which makes a folder of that name.
 _OTHERWISE: dict[str, tuple[type, ...]] = {"tls_required": (bool,), "e2e_processing_latency_percentile": (int, float)}
