@@ -168,7 +168,8 @@ class Console:
             """The query of this page with something else in it; None takes a part away."""
             parts = {**said, **dict(changed.items())}
             kept = {name: str(value) for name, value in parts.items() if value not in (None, "")}
-            kept.pop("did", None)
+            for name in ("did", "failed"):  # of the change before
+                kept.pop(name, None)
             return "?" + urlencode(kept)
 
         json_path = ("/now" if path == "/" else path) + ".json" + (f"?{query}" if query else "")
