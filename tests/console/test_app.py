@@ -85,6 +85,7 @@ async def test_what_was_done_is_told_once(reading: Browser) -> None:
     ("target", "status"),
     [
         ("/nothing", 404), ("/topics/nobody/about", 404), ("/topics/nobody/messages", 404), ("/topics/orders/group/x/about", 404),
+        ("/messages/7F00/about?topic=gone", 404),
         ("/topics/orders/messages?from=yesterday-ish", 400), ("/topics/%3Cscript%3E/about", 404), ("/static/../app.py", 404),
         ("/static/base.html", 404), ("/topics/orders/group/billing/about?to=soon", 400), ("/topics/a%2Fb/about", 404),
     ],
