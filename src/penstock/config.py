@@ -188,7 +188,9 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     )
     mapped_file_size_commit_log: Annotated[int, "size of a commit-log segment in bytes"] = 1 << 30
-    mapped_file_size_consume_queue: Annotated[int, "size of a consume-queue file in bytes"] = 6_000_000
+    mapped_file_size_consume_queue: Annotated[
+        int, "size of a consume-queue file in bytes, rounded up to whole entries of 20"
+    ] = 6_000_000
     max_hash_slot_num: Annotated[int, "slots of a key-index file"] = 5_000_000
     max_index_num: Annotated[int, "entries of a key-index file"] = 20_000_000
     file_reserved_time_hours: Annotated[int, "age at which a segment may be deleted"] = 72
