@@ -92,3 +92,10 @@ def test_none_at_all_is_no_limit(name: str) -> None:
         broker({name: "0"})
     assert caught.value.hint.startswith("It is 1 to ")
     assert getattr(broker({name: "1"}), name) == 1
+
+
+def test_a_header_in_json_holds_its_fields() -> None:
+    """They are an object within it: at a depth of 1 no client is heard."""
+    with pytest.raises(ConfigError, match="max_json_depth cannot be 1"):
+        broker({"max_json_depth": "1"})
+    assert broker({"max_json_depth": "2"}).max_json_depth == 2

@@ -29,7 +29,7 @@ _SIZE_MAX = (1 << 31) - 1
 _BOUNDS = {
     "max_connections": (1, _SIZE_MAX), "max_connections_per_address": (1, _SIZE_MAX), "max_unread_bytes": (1 << 10, _SIZE_MAX),
     "max_frame_size": (1 << 6, _SIZE_MAX), "max_header_size": (1 << 8, _SIZE_MAX), "max_header_fields": (16, _SIZE_MAX),
-    "max_json_depth": (1, 500), "max_waiting_answer_bytes": (1, _SIZE_MAX), "max_command_line": (16, _SIZE_MAX),
+    "max_json_depth": (2, 500), "max_waiting_answer_bytes": (1, _SIZE_MAX), "max_command_line": (16, _SIZE_MAX),
     "max_http_header_size": (1 << 8, _SIZE_MAX), "max_http_url_size": (64, _SIZE_MAX), "max_message_size": (1, _SIZE_MAX),
     "node_id": (-1, 1023), "delete_when": (0, 23), "max_deflate_level": (1, 9), "max_properties_size": (0, 32_767),
     "mapped_file_size_commit_log": (1 << 12, _SIZE_MAX), "mapped_file_size_consume_queue": (20, _SIZE_MAX),
