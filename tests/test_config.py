@@ -83,3 +83,19 @@ def test_unknown_names_in_a_file_and_in_the_environment(tmp_path: Path) -> None:
         broker(file=file)
     with pytest.raises(ConfigError, match="unknown setting"):
         broker(PENSTOCK_BROKER__LEVLE="os")
+
+
+@pytest.mark.parametrize("name", ["max_topics", "max_groups", "max_channels_per_topic", "max_in_flight_per_channel"])
+def test_none_at_all_is_no_limit(name: str) -> None:
+    """Of other limits 0 means any number, so 0 here is a slip that would refuse everything."""
+    with pytest.raises(ConfigError, match=f"{name} cannot be 0") as caught:
+        broker({name: "0"})
+    assert caught.value.hint.startswith("It is 1 to ")
+    assert getattr(broker({name: "1"}), name) == 1
+
+
+def test_a_header_in_json_holds_its_fields() -> None:
+    """They are an object within it: at a depth of 1 no client is heard."""
+    with pytest.raises(ConfigError, match="max_json_depth cannot be 1"):
+        broker({"max_json_depth": "1"})
+    assert broker({"max_json_depth": "2"}).max_json_depth == 2

@@ -8,9 +8,11 @@ import shlex
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from penstock import Admin
+from penstock.cli.main import main
 from penstock.config import BrokerConfig, RegistryConfig, defaults, meanings
 from penstock.testing import Broker
 from polling import eventually
@@ -217,6 +219,27 @@ def test_every_verb_is_explained() -> None:
     told = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     for verb in named:
         assert f"./run {verb}" in told, verb
+
+
+def test_every_command_that_a_page_names_is_there() -> None:
+    """With its options, in a sentence or on a line of its own."""
+    seen = 0
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for line in re.findall(r"(?:`|^(?: {4})?)penstock ([a-z][^`\n#|]*)", path.read_text(), re.M):
+            words = re.sub(r"[][(]", "", line).split()
+            if words[0] == "history":  # of a file, not of ours
+                continue
+            command: click.Command = main
+            while isinstance(command, click.Group) and words and re.fullmatch(r"[a-z][a-z-]*", words[0]):
+                found = command.get_command(click.Context(command), words.pop(0))
+                assert found is not None, f"{path.name}: penstock {line}"
+                command = found
+            options = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+            for word in words if not isinstance(command, click.Group) else ():
+                option = re.match(r"--?[a-zA-Z][a-zA-Z-]*", word)
+                assert option is None or option[0] in {"--help", *options}, f"{path.name}: penstock {line}"
+            seen += 1
+    assert seen > 200
 
 
 def test_what_comments_cite_is_there() -> None:

@@ -29,7 +29,7 @@ _SIZE_MAX = (1 << 31) - 1
 _BOUNDS = {
     "max_connections": (1, _SIZE_MAX), "max_connections_per_address": (1, _SIZE_MAX), "max_unread_bytes": (1 << 10, _SIZE_MAX),
     "max_frame_size": (1 << 6, _SIZE_MAX), "max_header_size": (1 << 8, _SIZE_MAX), "max_header_fields": (16, _SIZE_MAX),
-    "max_json_depth": (1, 500), "max_waiting_answer_bytes": (1, _SIZE_MAX), "max_command_line": (16, _SIZE_MAX),
+    "max_json_depth": (2, 500), "max_waiting_answer_bytes": (1, _SIZE_MAX), "max_command_line": (16, _SIZE_MAX),
     "max_http_header_size": (1 << 8, _SIZE_MAX), "max_http_url_size": (64, _SIZE_MAX), "max_message_size": (1, _SIZE_MAX),
     "node_id": (-1, 1023), "delete_when": (0, 23), "max_deflate_level": (1, 9), "max_properties_size": (0, 32_767),
     "mapped_file_size_commit_log": (1 << 12, _SIZE_MAX), "mapped_file_size_consume_queue": (20, _SIZE_MAX),
@@ -39,6 +39,8 @@ _BOUNDS = {
     "max_msg_size": (1, _SIZE_MAX), "max_body_size": (1, _SIZE_MAX), "max_rdy_count": (1, _SIZE_MAX),
     "register_broker_period_ms": (1, _MS_MAX), "statsd_interval_ms": (1, _MS_MAX), "statsd_udp_packet_size": (64, 65_507),
     "default_topic_queue_nums": (1, QUEUES_MAX), "max_queues_per_topic": (1, QUEUES_MAX), "max_attempts": (0, 65_535),
+    "max_topics": (1, _NUMBER_MAX), "max_channels_per_topic": (1, _NUMBER_MAX), "max_groups": (1, _NUMBER_MAX),
+    "max_in_flight_per_channel": (1, _NUMBER_MAX),
 }  # fmt: skip
 # Texts that TOML may say otherwise: anything else would be a slip, such as data = 5, which makes a folder of that name.
 _OTHERWISE: dict[str, tuple[type, ...]] = {"tls_required": (bool,), "e2e_processing_latency_percentile": (int, float)}
@@ -186,7 +188,9 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     )
     mapped_file_size_commit_log: Annotated[int, "size of a commit-log segment in bytes"] = 1 << 30
-    mapped_file_size_consume_queue: Annotated[int, "size of a consume-queue file in bytes"] = 6_000_000
+    mapped_file_size_consume_queue: Annotated[
+        int, "size of a consume-queue file in bytes, rounded up to whole entries of 20"
+    ] = 6_000_000
     max_hash_slot_num: Annotated[int, "slots of a key-index file"] = 5_000_000
     max_index_num: Annotated[int, "entries of a key-index file"] = 20_000_000
     file_reserved_time_hours: Annotated[int, "age at which a segment may be deleted"] = 72

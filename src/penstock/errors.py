@@ -69,6 +69,10 @@ class Corrupt(StoreError):
 class Locked(StoreError):
     """Another process holds the data folder."""
 
+    def __init__(self, message: str, hint: str = ""):
+        super().__init__(message)
+        self.hint = hint
+
 
 NOT_OPEN = "the client is closed, or was never started: a `with` block does that, or `start()`"
 

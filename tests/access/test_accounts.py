@@ -64,6 +64,14 @@ def test_addresses_that_are_trusted(tmp_path: Path) -> None:
         trust(write(tmp_path / "users.toml", user("u")), "10.0.0.1")
 
 
+def test_a_file_that_is_no_text_is_left_as_it_is(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe")
+    for change in (lambda: update(path, TOLD), lambda: remove(path, "RocketMQ")):
+        with pytest.raises(ConfigError, match="cannot read"):
+            change()
+    assert path.read_bytes() == b"\xff\xfe"
+
+
 def test_a_name_denied_below_a_pattern_is_refused_in_toml(tmp_path: Path) -> None:
     path = write(tmp_path / "users.toml", user("RocketMQ", "publish:*"))
     with pytest.raises(ConfigError, match="is denied below a right"):

@@ -66,7 +66,8 @@ def test_a_word_that_is_no_permission_denies() -> None:
 
 @pytest.mark.parametrize(
     "text", ["- 1", "accounts: 1", "accounts: [1]", "accounts:\n- accessKey: a", "{", "globalWhiteRemoteAddresses: [x]",
-             "accounts:\n- {accessKey: aaaaaaa, secretKey: bbbbbbb, topicPerms: [t]}", "!!python/object:os.system x"],
+             "accounts:\n- {accessKey: aaaaaaa, secretKey: bbbbbbb, topicPerms: [t]}", "!!python/object:os.system x",
+             "a: 2026-13-45", "a: 0x_", "a: !!bool x", "a: !!timestamp x", "a: " + "1" * 5000, "[" * 5000],
 )  # fmt: skip
 def test_a_wrong_file_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):

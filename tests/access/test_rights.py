@@ -181,6 +181,19 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
             Rights(path)
 
 
+def test_from_a_trusted_address_nobody_proves_anything(tmp_path: Path) -> None:
+    """As at RocketMQ, where the address is looked at before the name."""
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("globalWhiteRemoteAddresses: [127.0.0.*]\naccounts:\n- {accessKey: u, secretKey: 12345678}\n")
+    path.chmod(0o600)
+    rights = Rights(path)
+    for name in ("u", "nobody"):
+        assert rights.of_request(signed(name, "another"), HERE, None) is TRUSTED
+        with pytest.raises(Refused):
+            rights.of_request(signed(name, "another"), "10.0.0.1:5", None)
+    assert rights.by_connection(HERE, "") is TRUSTED
+
+
 def test_a_file_that_is_half_written_gives_nobody_more(tmp_path: Path) -> None:
     """Its beginning is a file, too: of a user from anywhere, who may come from one address, or of none at all."""
     rights = rights_of(tmp_path, user("u", "admin", addresses=("10.0.0.1",)))

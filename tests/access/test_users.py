@@ -96,7 +96,7 @@ def test_what_is_written_is_read(users: list[User]) -> None:
         "[[user]]", "user = 1", "[[user]]\nname = 'a b'", "[[user]]\nname = 'a'\nsecret = 'short'", "x = 1",
         "[[user]]\nname = 'a'\nrigths = []", "[[user]]\nname = 'a'\nrights = 'admin'", "[[user]]\nname = 'a'\nrights = [1]",
         "[[user]]\nname = 'a'\n[[user]]\nname = 'a'", "[[user]]\nname = 'a'\naddresses = ['nowhere']", "\x00",
-        "[[user]]\nname = 'a'\ntokens = ['plain']",
+        "[[user]]\nname = 'a'\ntokens = ['plain']", "x = " + "1" * 5000, "x = " + "[" * 5000,
     ],
 )  # fmt: skip
 def test_a_file_that_says_something_else_is_refused(text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from typing import Literal
 
 import click
@@ -11,6 +14,7 @@ from cli.conftest import Run
 from penstock import Message, Producer
 from penstock.cli.bench import Figures, percentile, size_bytes
 from penstock.testing import Broker
+from polling import eventually
 
 
 @pytest.mark.parametrize("kind", ["log", "queue"])
@@ -24,6 +28,25 @@ def test_roles(run: Run, role: str, kind: str) -> None:
         assert 0 <= row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] <= row["p999_ms"] <= row["max_ms"]
     assert not [row for row in run("topic", "ls", "--system", rows=True) if "bench-" in row["topic"]]
     assert not [row for row in run("group", "ls", rows=True) if "bench-" in row["group"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_who_ends_it_finds_nothing_left(run: Run, broker: Broker, kind: str, number: signal.Signals) -> None:
+    words = ("bench", "delayed", "--delay", "1h", "--kind", kind, "--msgs", "5", "-n", broker.registry)
+    bench = subprocess.Popen([sys.executable, "-m", "penstock.cli", *words], stderr=subprocess.PIPE)
+    try:
+        eventually(lambda: len(run("delayed", "ls", rows=True)) == 5)
+        assert [row for row in run("topic", "ls", rows=True) if "bench-" in row["topic"]]
+        bench.send_signal(number)
+        _, told = bench.communicate(timeout=60)
+    finally:
+        bench.kill()
+    assert b"Traceback" not in told
+    assert bench.returncode == {signal.SIGTERM: 143, signal.SIGINT: 1}[number]
+    assert not [row for row in run("topic", "ls", "--system", rows=True) if "bench-" in row["topic"]]
+    assert not [row for row in run("group", "ls", rows=True) if "bench-" in row["group"]]
+    assert run("delayed", "ls", rows=True) == []  # it would make the topic again
 
 
 def test_a_topic_that_is_there_keeps_its_messages(run: Run, broker: Broker) -> None:

@@ -54,6 +54,16 @@ def test_a_file_of_users_that_cannot_be_used(tmp_path: Path, text: str) -> None:
     assert "cannot be used" in str(run(tmp_path, status=1)["nsq"]["advice"])
 
 
+def test_a_data_folder_that_is_a_file_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = CliRunner().invoke(main, ["doctor", "--data", str(tmp_path / "file" / "x")])
+    assert told.exit_code == 2
+    assert told.output.startswith("penstock: data: ")
+    assert "file is a file\n  Name another place" in told.output
+    told = CliRunner().invoke(main, ["user", "add", "u", "--data", str(tmp_path / "file" / "x")])
+    assert "A part of this path is a file" in told.output
+
+
 def test_an_engine_that_does_not_answer(tmp_path: Path) -> None:
     port = free_port()
     engine = ("--set", f"engine=etcd://127.0.0.1:{port}", "--set", "ha_port=0")

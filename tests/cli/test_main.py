@@ -137,3 +137,14 @@ def test_closed_standard_streams(broker: Broker, tmp_path: Path, closed: str) ->
         said = f"{sys.executable} -m penstock.cli {verb} 2>{told} {closed}"
         done = subprocess.run(["sh", "-c", said], env={**os.environ, "PYTHONDEVMODE": ""}, timeout=120)
         assert (done.returncode, "Traceback" in told.read_text()) == (code, False), (verb, told.read_text())
+
+
+@pytest.mark.parametrize("words", ["main --help", "main --version", "nsqd --version", "main topic --help"])
+def test_help_that_cannot_be_written_is_one_line(words: str, tmp_path: Path) -> None:
+    command, *rest = words.split()
+    code = f"from penstock.cli.__main__ import {command}; {command}()"
+    with (tmp_path / "told").open("w+") as told, open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", code, *rest], stdout=full, stderr=told, timeout=120)
+        told.seek(0)
+        said = told.read()
+    assert (done.returncode, "Traceback" in said, "No space left" in said) == (1, False, True), said

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from penstock.access.users import token_digest
 from penstock.access.usersfile import read
 from penstock.cli.main import main
 from penstock.cli.users import user
@@ -76,3 +80,27 @@ def test_what_cannot_be_done_changes_nothing(tmp_path: Path, words: tuple[str, .
     before = (tmp_path / "users.toml").read_bytes()
     assert why in run(tmp_path, *words, status=2, typed="abc")
     assert (tmp_path / "users.toml").read_bytes() == before
+
+
+def test_a_secret_that_counts_is_told_though_the_folder_cannot_be_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+
+    def no_folder(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(fd)
+
+    monkeypatch.setattr(os, "fsync", no_folder)
+    told = run(tmp_path, "add", "u", "publish:x", status=1)
+    assert "cannot be made durable" in told
+    secret = read(tmp_path / "users.toml")["u"].secret
+    assert secret
+    assert f"secret {secret}" in told
+    told = run(tmp_path, "secret", "u", status=1)
+    now = read(tmp_path / "users.toml")["u"].secret
+    assert now != secret
+    assert now in told
+    token = json.loads(run(tmp_path, "token", "u", "--json", status=1).splitlines()[0])["token"]
+    assert token_digest(token) in read(tmp_path / "users.toml")["u"].tokens

@@ -152,6 +152,15 @@ def test_so_many_a_second(registry: str, fresh: Fresh) -> None:
     assert slept == [0.5, 0.5]
 
 
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_is_none_sends_nothing(registry: str, fresh: Fresh, rate: float) -> None:
+    group, origin = fresh("g"), fresh("origin")
+    filled(registry, group, origin, [b"1"])
+    with DeadLetters(registry) as letters, pytest.raises(ValueError, match="rate is a number above 0"):
+        letters.redrive(group, rate=rate)
+    assert count(registry, origin) == 0
+
+
 def test_who_may_look_and_send_again(tmp_path: Path) -> None:
     users = write(
         tmp_path / "users.toml", user("root", "admin"),

@@ -81,6 +81,12 @@ def client(broker: Broker) -> Iterator[StageClient]:
 RUN = SinkRun("sink", "query", "run-1")
 
 
+@pytest.mark.parametrize("patience_s", [float("nan"), -1.0])
+def test_a_patience_that_would_never_end_is_refused(patience_s: float) -> None:
+    with pytest.raises(ValueError, match="patience_s is 0 or above"):
+        StageClient("127.0.0.1:9", patience_s=patience_s)
+
+
 def test_rows_are_seen_when_they_are_published_and_once(broker: Broker, client: StageClient) -> None:
     one, two = stage(client, RUN, 0, rows("one", 25)), stage(client, RUN, 0, rows("two", 5))
     assert contents(broker.registry) == []

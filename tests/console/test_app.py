@@ -67,12 +67,25 @@ async def test_one_message_and_its_life(reading: Browser) -> None:
     assert told.status == 200, told.text
     assert "stored" in told.text
     assert "&lt;script&gt;" in told.text
+    assert "its life" in (await reading.get("/topics/orders/messages")).text
+    for state in ("ready", "in-flight", "deferred"):  # of what a channel holds there is no such page
+        of_channel = await reading.get(f"/topics/audit/messages?channel=archive&state={state}")
+        assert "its life" not in of_channel.text
+
+
+async def test_what_was_done_is_told_once(reading: Browser) -> None:
+    told = await reading.get("/topics/orders/about?did=it+is+done&failed=it+was+not&queues=8")
+    assert told.text.count("it is done</p>") == told.text.count("it was not</p>") == 1
+    links = [link for link in re.findall(r'href="(\?[^"]*)"', told.text) if "span=" in link]
+    assert links
+    assert not [link for link in links if "did=" in link or "failed=" in link]
 
 
 @pytest.mark.parametrize(
     ("target", "status"),
     [
         ("/nothing", 404), ("/topics/nobody/about", 404), ("/topics/nobody/messages", 404), ("/topics/orders/group/x/about", 404),
+        ("/messages/7F00/about?topic=gone", 404),
         ("/topics/orders/messages?from=yesterday-ish", 400), ("/topics/%3Cscript%3E/about", 404), ("/static/../app.py", 404),
         ("/static/base.html", 404), ("/topics/orders/group/billing/about?to=soon", 400), ("/topics/a%2Fb/about", 404),
     ],

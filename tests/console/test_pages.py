@@ -142,6 +142,12 @@ async def test_delayed_messages_are_bars_and_rows(broker: Broker) -> None:
     assert sum(bar["count"] for bar in told["bars"]) + told["before"] + told["after"] == 4
     page = (await browser.get("/delayed?topic=later")).text
     assert "&lt;u&gt;" in page
+    bar = next(bar for bar in told["bars"] if bar["count"])
+    closer = json.loads((await browser.get(f"/delayed.json?topic=later&begin={bar['begin']}&span={bar['span']}")).body)
+    assert (closer["begin"], closer["span"]) == (bar["begin"], bar["span"])
+    assert sum(one["count"] for one in closer["bars"]) == bar["count"]
+    far = await browser.get(f"/delayed?begin={'9' * 18}&span={'9' * 18}&limit={'9' * 18}")
+    assert (far.status, "9999-12-31" in far.text) == (200, True)
     id_ = told["rows"][0]["id"]
     assert "failed=" in (await browser.act("delayed-cancel", id=id_, typed="no")).headers["location"]
     assert "did=" in (await browser.act("delayed-cancel", id=id_, typed=id_)).headers["location"]

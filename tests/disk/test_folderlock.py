@@ -13,8 +13,9 @@ from penstock.errors import Locked
 
 def test_one_process_holds_the_folder(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path / "lock", Files())
-    with pytest.raises(Locked, match="lock held by pid"):
+    with pytest.raises(Locked, match="lock held by pid") as told:
         FolderLock(tmp_path / "lock", Files())
+    assert "--data" in told.value.hint
     lock.release()
     lock.release()
     FolderLock(tmp_path / "lock", Files()).release()

@@ -74,6 +74,10 @@ def test_an_identity_keeps_its_sizes_and_counts_its_starts(tmp_path: Path) -> No
     again = open_store_file(Files(), path, 1, 2, 3, 4)
     assert (again.store_id, again.epoch) == (first.store_id, first.epoch + 1)
     assert (again.log_segment_size, again.queue_file_size, again.slots, again.entries) == SIZES
+    tables.save(Files(), path, {"formatVersion": 2, "storeId": "x", "mappedFileSizeConsumeQueue": 1_024})
+    assert (
+        open_store_file(Files(), path, *SIZES).queue_file_size == 1_040
+    )  # as a store may have it from a version before
     tables.save(Files(), path, {"formatVersion": 99, "storeId": "x"})
     with pytest.raises(Corrupt, match="format version 99"):
         open_store_file(Files(), path, *SIZES)

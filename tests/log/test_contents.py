@@ -6,8 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
-from store_parts import SMALL, make, put
+from store_parts import SMALL, bodies, make, put
 
 from penstock.errors import StoreError
 from penstock.log.contents import Contents, Recovery
@@ -67,6 +68,20 @@ def test_a_folder_without_our_identity_says_itself_how_large_its_files_are(tmp_p
     identity = Contents(LogStore(tmp_path), Recovery()).identity()
     assert identity.log_segment_size == SMALL.mapped_file_size_commit_log
     assert identity.queue_file_size == SMALL.mapped_file_size_consume_queue
+
+
+def test_a_queue_file_holds_whole_entries_whatever_its_size_is_said_to_be(tmp_path: Path) -> None:
+    """As in RocketMQ: of 110 bytes it has 120."""
+    odd = msgspec.structs.replace(SMALL, mapped_file_size_consume_queue=110)
+    for start in range(1, 3):
+        store = make(tmp_path, options=odd)
+        store.open()
+        for n in range(20):
+            put(store, b"%d" % n)
+        assert bodies(store) == [b"%d" % n for n in range(20)] * start
+        store.close()
+    files = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())
+    assert [(path.name, path.stat().st_size) for path in files[:2]] == [(f"{0:020}", 120), (f"{120:020}", 120)]
 
 
 def test_the_report_is_a_table() -> None:

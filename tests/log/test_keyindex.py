@@ -129,6 +129,23 @@ def test_retention_gives_back_what_lies_below(tmp_path: Path) -> None:
     store.close(False)
 
 
+@pytest.mark.parametrize("entries", [2, 3, 60])
+def test_one_message_with_more_keys_than_a_file_has_entries(tmp_path: Path, entries: int) -> None:
+    names = [b"k%d" % n for n in range(200)]
+    store = make(tmp_path, options=replace(SMALL, max_index_num=entries))
+    store.open()
+    places = [put(store, b"x", properties=b"KEYS\x01" + b" ".join(names)).physical for _ in range(3)]
+    assert store.index.is_sound()
+    for name in names:
+        assert store.index.find(hash_of(name), 0, 1 << 60, 9) == places[::-1]
+    store.close()
+    again = make(tmp_path, options=replace(SMALL, max_index_num=entries))
+    again.open()
+    places.append(put(again, b"x", properties=b"KEYS\x01" + b" ".join(names)).physical)
+    assert again.index.find(hash_of(names[-1]), 0, 1 << 60, 9) == places[::-1]
+    again.close()
+
+
 PAGES = replace(
     SMALL,
     max_hash_slot_num=3000,

@@ -94,7 +94,10 @@ def trust(path: Path, addresses: str) -> None:
 
 
 def _table(path: Path) -> Account:
-    return parse(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        return parse(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
 
 
 def _accounts(table: Account) -> list[Account]:

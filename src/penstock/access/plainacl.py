@@ -30,7 +30,14 @@ def parse(text: str) -> dict[str, object]:
 
     try:
         table = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise ConfigError("no YAML: nested too deep") from None
+    except (
+        yaml.YAMLError,
+        AttributeError,
+        LookupError,
+        ValueError,
+    ) as error:  # the latter of a date or number that is none
         raise ConfigError(f"no YAML: {error}") from None
     if table is None:
         table = {}

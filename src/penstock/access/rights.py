@@ -244,10 +244,14 @@ class Rights:
 
     # -- who -----------------------------------------------------------------------------------------------------
 
+    def _is_trusted(self, host: str) -> bool:
+        """Whether whoever comes from there may everything."""
+        return any(address_matches(pattern, host) for pattern in self.trusted)
+
     def by_connection(self, remote: str, certificate: str) -> User | None:
         """The user of a connection, before it has said anything: by its certificate, or by its address."""
         host = host_of(remote)
-        if self.trusted and any(address_matches(pattern, host) for pattern in self.trusted):
+        if self._is_trusted(host):
             return TRUSTED
         if certificate:
             user = self.users.get(certificate)
@@ -272,10 +276,14 @@ class Rights:
         return None
 
     def of_request(self, request: RemotingCommand, remote: str, known: User | None) -> User:
-        """Who wrote a remoting request that names a user. Refused when it does not prove it."""
-        name = request.ext.get(ACCESS_KEY, "")
+        """Who wrote a remoting request that names a user. Refused when it does not prove it; from an address that is trusted
+        nobody has to, as at RocketMQ.
+        """
+        name, host = request.ext.get(ACCESS_KEY, ""), host_of(remote)
         user = self.users.get(name)
-        if user is not None and user.trusted_from and address_matches(user.trusted_from, host_of(remote)):
+        if self._is_trusted(host) or (
+            user is not None and user.trusted_from and address_matches(user.trusted_from, host)
+        ):
             return TRUSTED
         user = self._login(name, lambda user: bool(user.secret) & is_signed(request, user.secret), remote, known)
         if user is None:
@@ -350,14 +358,19 @@ def _unnamed(folder: Path) -> list[Path]:
     return found
 
 
+def check_folder(data: str) -> None:
+    """ConfigError for a data folder that is, or lies below, a file."""
+    blocked = next((part for part in (Path(data), *Path(data).parents) if part.is_file()), None)
+    if blocked is not None:
+        raise ConfigError(f"data: {data} cannot be a folder: {blocked} is a file", "Name another place with --data.")
+
+
 def read_rights(setting: str, data: str, failed_logins_per_minute: int = 5, limits: Limits | None = None) -> Rights:
     """The users that settings name. ConfigError for a file of them that cannot be used. One that is named may be made later; till
     then nobody is asked who he is, which is told.
     """
     path = users_file(setting, data)
-    blocked = next((part for part in (Path(data), *Path(data).parents) if part.is_file()), None)
-    if blocked is not None:  # else the file of users, which nobody has named, is what could not be opened
-        raise ConfigError(f"data: {data} cannot be a folder: {blocked} is a file", "Name another place with --data.")
+    check_folder(data)  # else the file of users, which nobody has named, is what could not be opened
     if setting and path not in _unnamed(Path(data)) and not path.exists():
         log.warning(
             "users names a file that is not there: everything is allowed until it is (penstock user add) path=%s", path

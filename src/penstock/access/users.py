@@ -200,7 +200,9 @@ def read_users(text: str) -> dict[str, User]:
 
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError("no TOML: nested too deep") from None
+    except ValueError as error:  # a number of thousands of digits is one, too
         raise ConfigError(f"no TOML: {error}") from None
     entries = tables.pop("user", [])
     if tables or not isinstance(entries, list):

@@ -15,6 +15,10 @@ from penstock.errors import ConfigError
 MODE = 0o600
 
 
+class NotFlushed(ConfigError):
+    """The file is in its place, and a power cut may bring the one before it back."""
+
+
 def is_plain_acl(path: Path) -> bool:
     """Whether it is RocketMQ's kind of file."""
     return path.suffix in (".yml", ".yaml")
@@ -60,7 +64,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Put another text in its place, durably; a link stays one."""
+    """Put another text in its place, durably; a link stays one. ConfigError, NotFlushed."""
     path = path.resolve()
     fresh = path.with_name(path.name + ".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
@@ -80,5 +84,10 @@ def replace(path: Path, text: str) -> None:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        raise NotFlushed(
+            f"{path} is changed, but cannot be made durable: {error.strerror}",
+            "A power cut may undo it: look at the disk.",
+        ) from None
     finally:
         os.close(folder)

@@ -42,7 +42,10 @@ def _run(module: str, command: str) -> None:
     found = getattr(import_module(module), command)
     gc.enable()
     atexit.register(gc.freeze)  # nor would it find any when all is over, which costs a verb a sixth of its time
-    found()
+    try:
+        found()
+    except OSError as error:  # --help and --version are printed before a command begins
+        sys.exit(f"penstock: {error}")
 
 
 def main() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, Unpack
 
 import click
 
@@ -28,6 +30,7 @@ _NS_A_MS = 1_000_000
 _SIZE = re.compile(r"([0-9]{1,9})(B|K|KiB|M|MiB)?")
 _UNITS = {"B": 1, "K": 1 << 10, "KiB": 1 << 10, "M": 1 << 20, "MiB": 1 << 20, "": 1}
 Kind = Literal["log", "queue"]
+T = TypeVar("T")
 
 
 def size_bytes(text: str) -> int:
@@ -194,11 +197,40 @@ async def run(plan: Plan, role: str, delay_ms: int = 0, *, own: bool) -> list[Fi
                 await asyncio.gather(reader, return_exceptions=True)
         finally:
             if own:
+                await _cancel_delayed(admin, plan)
                 await admin.delete_topic(plan.topic)
             elif plan.kind == "queue" and role != "pub":
                 await admin.change_queue(plan.topic, "rm", channel=group)
             if plan.kind == "log" and role != "pub":
                 await _forget(admin, group)
+
+
+async def _cancel_delayed(admin: aio.Admin, plan: Plan) -> None:
+    """What nobody waits for any longer: it would make the topic again when it is due."""
+    for row in await admin.delayed(topic=plan.topic, limit=plan.count):
+        with suppress(BrokerRefused, NotFound):
+            await admin.cancel_delayed(row["id"])
+
+
+async def _until_terminated(work: Coroutine[object, object, T]) -> T:
+    """What `work` returns. SIGTERM ends it as Ctrl-C does, so that it takes away what it has made; a second one ends all at once.
+    SystemExit.
+    """
+    loop, task, terminated = asyncio.get_running_loop(), asyncio.ensure_future(work), False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        loop.remove_signal_handler(signal.SIGTERM)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+        sys.exit(128 + signal.SIGTERM)
 
 
 async def _begin_behind(plan: Plan, group: str) -> None:
@@ -277,7 +309,7 @@ def _role(name: str, about: str) -> None:
             given["batch"], given["timeout_s"],
         )  # fmt: skip
         try:
-            figures = asyncio.run(run(plan, name, delay_ms, own=not topic))
+            figures = asyncio.run(_until_terminated(run(plan, name, delay_ms, own=not topic)))
         except TimeoutError:
             click.echo(f"penstock: not all {count} came in {plan.timeout_s:g} s", err=True)
             click.get_current_context().exit(124)

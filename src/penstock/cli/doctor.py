@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.access import usersfile
+from penstock.access.rights import check_folder
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
 from penstock.limits import is_loopback
@@ -16,7 +17,8 @@ REGISTRYS = ("registry", "lookup", "lookup http")
 
 
 def rows(broker: BrokerConfig, registry: RegistryConfig) -> list[Row]:
-    """A row for each listener that these settings open; `advice` says what to do, or is empty."""
+    """A row for each listener that these settings open; `advice` says what to do, or is empty. ConfigError."""
+    check_folder(broker.data)
     registry = share_certificate(broker, registry)
     users, trouble = _users(Path(broker.users))
     found: list[Row] = []

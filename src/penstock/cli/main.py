@@ -43,6 +43,7 @@ DENIED = "`penstock user ls` shows who may what; `penstock user grant` gives a r
 FILE_HINTS = {
     errno.EACCES: "This user may not read or write there: run it as one who may, or name another place.",
     errno.EROFS: "What is mounted there is read-only: name another place.",
+    errno.ENOTDIR: "A part of this path is a file, and no folder: name another place.",
     errno.ENOENT: "Is the path spelled right, and is its folder there?",
     errno.ENOSPC: "Make room on that file system, then call it again.",
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import click
@@ -43,6 +44,17 @@ def _rights(texts: tuple[str, ...]) -> tuple[Right, ...]:
     return tuple(dict.fromkeys(map(read_right, texts)))
 
 
+@contextmanager
+def _telling(tell: Callable[[], object]) -> Iterator[None]:
+    """Tell of the change that is made within; also of one that counts and is not durable: a secret is told once or never."""
+    try:
+        yield
+    except usersfile.NotFlushed:
+        tell()
+        raise
+    tell()
+
+
 @click.group(cls=Whole)
 def user() -> None:
     """Make users, and say what they may do. From the first one on nothing is allowed that was not granted."""
@@ -76,14 +88,17 @@ def user_add(
     if secret_file is not None:
         secret = check_secret(name, secret_file.read().strip())  # type: ignore[attr-defined]
     path = users_file(users, data)
-    with usersfile.changing(path) as known:
+
+    def tell() -> None:
+        if as_json:
+            print_rows([{"user": name, "file": str(path), "secret": made}], True)
+        else:
+            click.echo(f"user {name} in {path}" + (f", secret {made}" if made else ""))
+
+    with _telling(tell), usersfile.changing(path) as known:
         if name in known:
             raise ConfigError(f"user {name} is there already", "`penstock user grant` gives it more rights.")
         known[name] = User(name, secret, _rights(rights), addresses)
-    if as_json:
-        print_rows([{"user": name, "file": str(path), "secret": made}], True)
-    else:
-        click.echo(f"user {name} in {path}" + (f", secret {made}" if made else ""))
 
 
 @user.command("rm")
@@ -172,13 +187,16 @@ def user_secret(data: str, users: str, as_json: bool, name: str, secret_file: cl
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     if secret_file is not None:
         secret = check_secret(name, secret_file.read().strip())  # type: ignore[attr-defined]
-    with usersfile.changing(users_file(users, data)) as known:
-        known[name] = replace(_known(known, name), secret=secret)
     made = secret if secret_file is None else ""
-    if as_json:
-        _done(as_json, name, "secret", secret=made)
-    elif made:
-        click.echo(made)
+
+    def tell() -> None:
+        if as_json:
+            _done(as_json, name, "secret", secret=made)
+        elif made:
+            click.echo(made)
+
+    with _telling(tell), usersfile.changing(users_file(users, data)) as known:
+        known[name] = replace(_known(known, name), secret=secret)
 
 
 @user.command("token")
@@ -188,13 +206,16 @@ def user_secret(data: str, users: str, as_json: bool, name: str, secret_file: cl
 def user_token(data: str, users: str, as_json: bool, name: str) -> None:
     """Make a token for HTTP and print it once: `Authorization: Bearer TOKEN`, or NSQ's AUTH."""
     token = secrets.token_urlsafe(_SECRET_BYTES)
-    with usersfile.changing(users_file(users, data)) as known:
+
+    def tell() -> None:
+        if as_json:
+            _done(as_json, name, "token", token=token)
+        else:
+            click.echo(token)
+
+    with _telling(tell), usersfile.changing(users_file(users, data)) as known:
         one = _known(known, name)
         known[name] = replace(one, tokens=(*one.tokens, token_digest(token)))
-    if as_json:
-        _done(as_json, name, "token", token=token)
-    else:
-        click.echo(token)
 
 
 @user.command("check")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import difflib
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -406,6 +407,8 @@ class _Pace:
     """So many a second."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
+        if rate is not None and not 0 < rate < math.inf:
+            raise ValueError(f"rate is a number above 0, not {rate}")
         self.step = 0.0 if rate is None else 1 / rate
         self.batch = BATCH if rate is None else max(1, min(BATCH, int(rate)))  # a second's
         self._clock = clock

@@ -109,6 +109,8 @@ class StageClient(LogReader):
         security: Security | str | Path | None = None,
     ) -> None:
         super().__init__(registry, timeout_s=timeout_s, security=security)
+        if not patience_s >= 0:  # none with nan, which would never end
+            raise ValueError(f"patience_s is 0 or above, not {patience_s}")
         self.patience_s = patience_s
         self._masters: dict[str, str] = {}
         self._deciders: dict[tuple[str, str], str] = {}

@@ -30,7 +30,7 @@ from penstock.console.exports import export_dead, export_messages
 from penstock.console.guard import HEADERS, SESSION, Guard
 from penstock.console.pages import Data, Page, Site, View
 from penstock.console.upstream import Refusal, Unreachable
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import NoRoute, NotFound, PenstockError
 from penstock.version import __version__
 
 log = logging.getLogger("penstock.console")
@@ -156,6 +156,8 @@ class Console:
             return "error", {"error": str(choose), "hint": "Choose one of them.", "names": choose.names}, 200
         except NotFound as error:
             return "error", {"error": str(error), "hint": error.hint or ""}, 404
+        except NoRoute as error:  # the topic of a message, say
+            return "error", {"error": str(error), "hint": "It may have been deleted; see the list of topics."}, 404
         except PenstockError as error:
             return "error", {"error": str(error), "hint": error.hint or ""}, 502
         except ValueError as error:
@@ -168,7 +170,8 @@ class Console:
             """The query of this page with something else in it; None takes a part away."""
             parts = {**said, **dict(changed.items())}
             kept = {name: str(value) for name, value in parts.items() if value not in (None, "")}
-            kept.pop("did", None)
+            for name in ("did", "failed"):  # of the change before
+                kept.pop(name, None)
             return "?" + urlencode(kept)
 
         json_path = ("/now" if path == "/" else path) + ".json" + (f"?{query}" if query else "")

@@ -19,7 +19,7 @@ from penstock.aio import Admin
 from penstock.client.deadletters import DeadLetters, describe
 from penstock.client.deadrules import matches
 from penstock.console import plans, plots, words
-from penstock.console.plans import start_of
+from penstock.console.plans import COUNT_DIGITS_MAX, start_of
 from penstock.console.plots import Line
 from penstock.console.upstream import Json, Source
 from penstock.errors import NotFound
@@ -70,7 +70,7 @@ class View:
     def number(self, name: str, default: int, most: int) -> int:
         """A part of the filter that is a number."""
         said = self.get(name)
-        return min(most, int(said)) if said.isdecimal() and len(said) < 10 and int(said) > 0 else default
+        return min(most, int(said)) if said.isdecimal() and len(said) <= COUNT_DIGITS_MAX and int(said) > 0 else default
 
     async def snapshot(self, parts: str, topic: str = "") -> Json:
         """The broker's own answer."""

@@ -18,7 +18,10 @@ class FolderLock:
         if not files.lock(self._fd):
             text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
             self.release()
-            raise Locked(f"{path.parent} is in use by another {kind} ({text or 'unknown process'})")
+            raise Locked(
+                f"{path.parent} is in use by another {kind} ({text or 'unknown process'})",
+                "Stop that one first, or name another folder with --data.",
+            )
         try:
             files.write(self._fd, 0, f"lock held by pid {os.getpid()}".ljust(40).encode())
         except StoreError:

@@ -26,6 +26,7 @@ import msgspec
 from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.errors import Corrupt, StoreError
+from penstock.wire import layout
 
 SIZE = 4096
 DAMAGED_QUEUES = "suspects.json"
@@ -186,7 +187,7 @@ def open_store_file(
         str(table.get("storeId") or os.urandom(16).hex()),
         _number(table, "epoch", 0) + 1,
         _number(table, "mappedFileSizeCommitLog", log_segment_size),
-        _number(table, "mappedFileSizeConsumeQueue", queue_file_size),
+        _whole_entries(_number(table, "mappedFileSizeConsumeQueue", queue_file_size)),
         _number(table, "maxHashSlotNum", slots),
         _number(table, "maxIndexNum", entries),
     )
@@ -204,6 +205,11 @@ def open_store_file(
         },
     )
     return store
+
+
+def _whole_entries(size: int) -> int:
+    """A size of consume-queue files, rounded up as RocketMQ does: no entry lies in two files."""
+    return -(-size // layout.ENTRY_BYTES) * layout.ENTRY_BYTES
 
 
 def _known_shape(table: dict[str, object]) -> bool:

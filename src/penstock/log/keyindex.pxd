@@ -53,12 +53,12 @@ cdef class KeyIndex:
     cdef public object files
     cdef object clock
     cdef IndexFile _current
-    cdef IndexFile _spare
+    cdef list _spares
     cdef public long long ends_at
 
     @cython.locals(current=IndexFile)
     cpdef bint holds(self, long long keys)
-    @cython.locals(current=IndexFile)
+    @cython.locals(current=IndexFile, left=cython.longlong, needed=cython.longlong)
     cpdef int room(self, long long keys)
     @cython.locals(current=IndexFile)
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept

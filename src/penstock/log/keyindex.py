@@ -353,7 +353,7 @@ class KeyIndex:
         self.index_files: list[IndexFile] = []
         self.ends_at = -1
         self._current: IndexFile | None = None
-        self._spare: IndexFile | None = None
+        self._spares: list[IndexFile] = []  # made for what comes next, the first of them first
 
     def load(self) -> list[Path]:
         """Find and map the files; returns those that cannot be believed."""
@@ -418,7 +418,7 @@ class KeyIndex:
         self.index_files = kept
         if last is not None and not last.cut(count, since):
             return None
-        self._spare = None
+        self._spares = []
         self._settle()
         return gone
 
@@ -430,15 +430,19 @@ class KeyIndex:
     def room(self, keys: int) -> int:
         """0 when so many keys can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
         current = self._current
+        left = keys
         try:
             if current is not None:
                 if current._entry_at(current.count + keys) > current.allocated:
                     current.back(keys)
                 if current.count + keys <= self.entries:
                     return status.OK
-            if self._spare is None:
-                self._spare = self._make()
-            self._spare.back(keys)
+                left -= self.entries - current.count
+            needed = (left + self.entries - 2) // (self.entries - 1)  # files; nearly always one
+            while len(self._spares) < needed:
+                self._spares.append(self._make())
+            for n in range(needed):
+                self._spares[n].back(keys)
         except DiskFull:
             return status.DISK_FULL
         except StoreError:
@@ -463,9 +467,8 @@ class KeyIndex:
         """One more key of the record at physical; `room` said 0."""
         current = self._current
         if current is None or current.count >= current.entries:
-            self._current = current = self._spare
-            self._spare = None
-        current.put(hash_, physical, store_ms)  # type: ignore[union-attr]
+            self._current = current = self._spares.pop(0)
+        current.put(hash_, physical, store_ms)
         self.ends_at = physical
 
     def find(self, hash_: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
@@ -492,10 +495,12 @@ class KeyIndex:
         """Begin from nothing; returns the files there were."""
         gone = [index_file.path for index_file in self.index_files]
         self.index_files = []
-        self._current = self._spare = None
+        self._current = None
+        self._spares = []
         self.ends_at = -1
         return gone
 
     def close(self) -> None:
         self.index_files = []
-        self._current = self._spare = None
+        self._current = None
+        self._spares = []

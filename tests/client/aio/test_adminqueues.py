@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,17 @@ async def test_an_id_of_a_delayed_message_is_text(bad: object) -> None:
         for ask in (admin.cancel_delayed, admin.fire_delayed):
             with pytest.raises(TypeError, match="the id of a delayed message is text"):
                 await ask(bad)  # type: ignore[arg-type]
+    assert script.asked == []
+
+
+@pytest.mark.parametrize("bad", [5, None, b"a"])
+async def test_the_name_of_a_broker_whose_pages_are_asked_for_is_text(bad: Any) -> None:
+    script = Scripted()
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        with pytest.raises(TypeError, match="the name of a broker is text"):
+            await admin.browse_page(bad, "", topic="t", channel="", state="ready", body_bytes=1)
+        with pytest.raises(TypeError, match="the name of a broker is text"):
+            await admin.redrive_page(bad, "t.dead", {})
     assert script.asked == []
 
 

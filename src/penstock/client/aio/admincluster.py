@@ -256,6 +256,12 @@ class ClusterAdmin:
             raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
         return {name: address for name, address in named.items() if address or away}
 
+    async def _address_of(self, broker: str) -> str:
+        """Of the master of this name. NoRoute, TypeError."""
+        if not isinstance(broker, str):
+            raise TypeError(f"the name of a broker is text, not {broker!r}")
+        return (await self._by_name(broker))[broker]
+
     async def _each(self, ask: Callable[[str], Awaitable[T]], brokers: Mapping[str, str] | None = None) -> dict[str, T]:
         """What the masters, or these brokers, answer to a question, by name; they are asked side by side, each by its address.
         What one that cannot be reached would say is missing where this client is `partial`.

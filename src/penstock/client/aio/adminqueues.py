@@ -124,7 +124,7 @@ class QueueAdmin(ClusterAdmin):
         """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end.
         `wanted` are the request's fields: channel, to, text, limit, after, dryRun. NotFound: no such topic.
         """
-        address = (await self._by_name(broker))[broker]
+        address = await self._address_of(broker)
         try:
             rows, after = await self._page(address, RequestCode.DEAD_REDRIVE, RedrivenRow, topic=topic, **wanted)
         except BrokerRefused as refused:
@@ -237,7 +237,7 @@ class QueueAdmin(ClusterAdmin):
         """Some rows of one broker behind the place `after`, and where to go on; None at the end. With `body_from` one row
         alone, and of its body what is behind so many bytes. NotFound.
         """
-        address = (await self._by_name(broker))[broker]
+        address = await self._address_of(broker)
         ext = {"topic": topic, "channel": channel, "state": state, "bodyBytes": str(body_bytes), "limit": "1000"}
         if body_from:
             ext |= {"limit": "1", "bodyFrom": str(body_from)}
@@ -345,7 +345,7 @@ class QueueAdmin(ClusterAdmin):
         broker, slash, number_ = id_.rpartition("/")
         if not slash or not (number_.isascii() and number_.isdigit()) or len(number_) > ID_DIGITS_MAX:
             raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
-        address = (await self._by_name(broker))[broker]
+        address = await self._address_of(broker)
         command = RemotingCommand(code, {field: number_, **more})
         answer = await self._cluster.ask(address, command, tuple(SEND_STATUSES))
         status = SEND_STATUSES[ResponseCode(answer.code)].name
