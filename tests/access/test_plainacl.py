@@ -59,7 +59,7 @@ def test_its_own_example() -> None:
 
 
 def test_a_word_that_is_no_permission_denies() -> None:
-    users, _ = read_acl(parse(FILE.replace("topicB=PUB|SUB", "topicB=ALL").replace("topicC=SUB", "topicC= sub ")))
+    users, _ = read_acl(parse(FILE.replace("topicB=PUB|SUB", "topicB=pub").replace("topicC=SUB", "topicC= SUB ")))
     assert not users["RocketMQ"].may(Verb.PUBLISH, "topicB")
     assert users["RocketMQ"].may(Verb.SUBSCRIBE, "topicC")
 

@@ -74,7 +74,7 @@ def _list(table: Mapping[str, object], name: str, of: str) -> list[str]:
 
 def permission(text: object) -> frozenset[Verb]:
     """What a word of the file permits; a word that is none denies, as at RocketMQ."""
-    return _PERMISSIONS.get(str(text).strip().upper(), DENY)
+    return _PERMISSIONS.get(str(text).strip(), DENY)
 
 
 def _user(account: object) -> User:
