@@ -9,8 +9,10 @@ import pytest
 from store_parts import make, put, work
 
 from penstock.disk.files import Files
+from penstock.disk.job import Job, run_now
 from penstock.errors import DiskFull
 from penstock.log.checkpoint import CheckpointFile
+from penstock.log.subscriber import Subscriber
 from penstock.log.upkeep import Upkeep
 
 
@@ -142,3 +144,39 @@ def test_a_queue_whose_own_messages_lead_that_far_is_not_told_where_to_go_on(tmp
     assert store.upkeep.begins == {}
     assert store.queue(b"T", 0).max_offset == 6
     store.close(clean)
+
+
+class Unready(Subscriber):
+    """Derives nothing, and cannot say what is to be written down."""
+
+    topics: frozenset[bytes] = frozenset()
+    position = 1 << 62
+    broken = True
+
+    def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None: ...
+
+    def take_job(self, flushed: int, end: int, mono_ms: int) -> Job | None:
+        if self.broken:
+            raise RuntimeError("planted")
+        return None
+
+
+def test_whatever_cannot_be_taken_up_the_log_is_flushed_and_kept(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    subscriber = Unready()
+    store.attach(subscriber)
+    store.open()
+    put(store, b"x")
+    for _ in range(3):  # a flush, then a checkpoint, and each time what cannot be taken up
+        store.clock.advance(1_500)
+        mono_ms = store.clock.monotonic_ms()
+        store.want_flush()
+        jobs = store.take_jobs(mono_ms)
+        assert [job.kind for job in jobs if job.kind.startswith("taking")] == ["taking Unready"]
+        run_now([job for job in jobs if not job.kind.startswith("taking")], mono_ms)
+    assert store.flushed_position == store.end_position
+    value = CheckpointFile(tmp_path / "checkpoint", Files()).load()
+    assert value is not None
+    assert value.durable == store.end_position
+    subscriber.broken = False
+    store.close()

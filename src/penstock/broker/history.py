@@ -507,8 +507,8 @@ class History:
         wait_ms = min(SAVED_AT_LEAST_MS, SAVED_EVERY_MS * (1 + self.used_bytes // SAVED_BYTES))
         if not self._begun or self._saving or mono_ms < self._saved_ms + wait_ms:
             return None
-        self._saving = True
         parts = self._parts()
+        self._saving = True
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             self._saving = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import IntEnum
 from typing import Protocol
 
@@ -120,7 +120,8 @@ class Outcome(IntEnum):
 class Positions:
     """Those who wait until a position is reached that only grows: flushed, acknowledged, visible.
 
-    `wait` never calls back itself. Each is told once, in order of position, with the others as they were when it began.
+    `wait` never calls back itself. Each is told once, in order of position, with the others as they were when it began; what one
+    of them raises comes when all are told.
     """
 
     def __init__(self) -> None:
@@ -142,14 +143,16 @@ class Positions:
 
     def settle(self, reached: int) -> None:
         """Everything up to `reached` is there."""
-        line = self.line
-        while line and line[0][0] <= reached:
-            heapq.heappop(line)[2].told(Outcome.REACHED)
+        _tell(self._take(reached), Outcome.REACHED)
 
     def fail(self) -> None:
         """No position will be reached any more."""
-        while self.line:
-            heapq.heappop(self.line)[2].told(Outcome.FAILED)
+        _tell(self._take(sys.maxsize), Outcome.FAILED)
+
+    def _take(self, position: int) -> Iterator[_Waits]:
+        """Those up to this position, one by one: one that is told may have others forgotten."""
+        while self.line and self.line[0][0] <= position:
+            yield heapq.heappop(self.line)[2]
 
     def expire(self, mono_ms: int) -> None:
         """Give up those whose deadline has passed."""
@@ -161,8 +164,7 @@ class Positions:
             heapq.heapify(self.line)
         deadlines = [entry[2].deadline_ms for entry in self.line]
         self._due_ms = min((at for at in deadlines if at is not None), default=sys.maxsize)
-        for entry in sorted(late, key=lambda entry: entry[:2]):
-            entry[2].told(Outcome.EXPIRED)
+        _tell([entry[2] for entry in sorted(late, key=lambda entry: entry[:2])], Outcome.EXPIRED)
 
     def drop(self, owner: object) -> None:
         """Forget everything an owner waits for: its connection is gone."""
@@ -180,3 +182,14 @@ class _Waits:
 
     def is_late(self, mono_ms: int) -> bool:
         return self.deadline_ms is not None and self.deadline_ms <= mono_ms
+
+
+def _tell(those: Iterable[_Waits], outcome: Outcome) -> None:
+    raised: list[Exception] = []
+    for who in those:
+        try:
+            who.told(outcome)
+        except Exception as error:
+            raised.append(error)
+    if raised:
+        raise raised[0]

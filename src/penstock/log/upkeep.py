@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.disk.folderlock import FolderLock
-from penstock.disk.job import Job, run_now
+from penstock.disk.job import Job, Take, Takers, run_now
 from penstock.disk.segments import Segment
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
@@ -57,6 +58,7 @@ class Upkeep:
         self.retention: Retention | None = None
         self.explicit: dict[tuple[bytes, int], int] = {}
         self.ahead: dict[tuple[bytes, int], int] = {}
+        self._takers = Takers()
         self._running: set[str] = set()
         self._checkpoint_ms = 0
         self._flushed_state: Checkpoint | None = None
@@ -123,26 +125,21 @@ class Upkeep:
 
     def take_jobs(self, mono_ms: int) -> list[Job]:
         """What is due."""
+        return self._takers.take(self._kinds(), mono_ms)
+
+    def _kinds(self) -> Iterator[tuple[str, Take]]:
         store = self.store
-        jobs = self.take_flush(mono_ms)
-        if store.healthy:
-            assert self.preparer is not None
-            prepare = self.preparer.take(mono_ms)
-            if prepare is not None:
-                jobs.append(prepare)
-            for take in (self._take_reserve, self._take_checkpoint, self._take_mark):
-                job = take(mono_ms)
-                if job is not None:
-                    jobs.append(job)
-            for subscriber in store.subscribers:
-                job = subscriber.take_job(self._safe(), store.log.end, mono_ms)
-                if job is not None:
-                    jobs.append(job)
+        assert self.preparer is not None
         assert self.retention is not None
-        clean = self.retention.take(mono_ms)
-        if clean is not None:
-            jobs.append(clean)
-        return jobs
+        if store.healthy:
+            yield "flush of the log", self.take_flush
+            yield "prepare", self.preparer.take
+            yield "reserve", self._take_reserve
+            yield "checkpoint", self._take_checkpoint
+            yield "mark", self._take_mark
+            for subscriber in store.subscribers:
+                yield type(subscriber).__name__, partial(subscriber.take_job, self._safe(), store.log.end)
+        yield "clean", self.retention.take
 
     def _safe(self) -> int:
         """Nothing below is ever cut: it is flushed here and, where others copy this log, confirmed. What is derived is

@@ -11,7 +11,9 @@ from broker.queueside import Quick, Side
 from penstock import words
 from penstock.broker.nsq.flush import TOGETHER_MIN, GroupFlush
 from penstock.broker.nsq.folder import PATIENCE_S
-from penstock.disk.job import run_now
+from penstock.broker.nsq.topics import Topic
+from penstock.disk.job import REST_MS, run_now
+from penstock.disk.readyqueue import ReadyQueue
 from penstock.errors import DiskFull, StoreError
 
 
@@ -231,5 +233,62 @@ def test_what_others_write_is_not_waited_for_twice(tmp_path: Path, monkeypatch: 
         assert publish() == [True] * TOGETHER_MIN
         found.append(files.together)
     assert found == [1, 0, 1]
+    monkeypatch.undo()
+    side.close()
+
+
+class Odd(Topic):
+    """One whose streams cannot be looked at for a while."""
+
+    broken = True
+
+    def streams(self) -> list[ReadyQueue]:
+        if self.broken:
+            raise RuntimeError("planted")
+        return []
+
+
+def test_a_flush_that_cannot_take_up_a_topic_is_none_and_the_next_one_is(tmp_path: Path) -> None:
+    side = Side(tmp_path, level="disk")
+    topic = side.queueing.topic(b"t")
+    side.turn(1_000)
+    flush, answered = side.queueing.flush, []
+    odd = Odd(b"odd", topic.level, topic.registry)
+    flush.note(odd)
+    ticket = side.queueing.publish(topic, [b"a"])
+    assert ticket is not None
+    ticket.then(lambda done: answered.append(("a", done)))
+    jobs = side.queueing.take_jobs()
+    assert [job.kind for job in jobs] == ["flush", "taking flush"]
+    assert answered == [("a", False)]
+    behind = side.queueing.publish(topic, [b"b"])
+    assert behind is not None
+    behind.then(lambda done: answered.append(("b", done)))
+    with pytest.raises(RuntimeError, match="planted"):
+        run_now(jobs, side.broker.mono_ms)
+    assert (answered, flush.healthy, flush.done) == ([("a", False)], True, ticket.number - 1)
+    assert flush.due_ms() == side.broker.mono_ms + REST_MS  # it is not asked again and again meanwhile
+    odd.broken = False
+    side.turn(REST_MS)
+    assert (answered, flush.done) == ([("a", False), ("b", True)], behind.number)
+    side.close()
+
+
+def test_what_is_moved_cannot_keep_an_answer_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Side(tmp_path, level="disk")
+    topic = side.queueing.topic(b"t")
+    side.turn(1_000)
+    answered: list[bool] = []
+    ticket = side.queueing.publish(topic, [b"a"])
+    assert ticket is not None
+    ticket.then(answered.append)
+
+    def fail(*_: object) -> None:
+        raise StoreError("planted")
+
+    monkeypatch.setattr(side.queueing.moving, "settle", fail)
+    with pytest.raises(StoreError, match="planted"):
+        flush_jobs(side)
+    assert answered == [True]
     monkeypatch.undo()
     side.close()
