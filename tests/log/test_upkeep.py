@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-from store_parts import make, put, work
+from store_parts import SMALL, make, put, work
 
 from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, NoDescriptor, StoreError
 from penstock.log.checkpoint import CheckpointFile
 from penstock.log.subscriber import Subscriber
 from penstock.log.upkeep import Upkeep
@@ -180,3 +181,68 @@ def test_whatever_cannot_be_taken_up_the_log_is_flushed_and_kept(tmp_path: Path)
     assert value.durable == store.end_position
     subscriber.broken = False
     store.close()
+
+
+class Passing(Files):
+    """Files of these names, and folders, cannot be opened for a while."""
+
+    def __init__(self, names: tuple[str, ...], error: StoreError) -> None:
+        self.unopened, self.error = names, error
+        self.broken = False
+        self.synced: list[Path] = []
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.broken and path.name.startswith(self.unopened):
+            raise self.error
+        return super().open(path, create=create, writable=writable)
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        if self.broken and os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2].startswith(self.unopened):
+            raise self.error
+        super().write(fd, at, data)
+
+    def sync_folder(self, folder: Path) -> None:
+        if self.broken and folder.name in self.unopened:
+            raise self.error
+        self.synced.append(folder)
+        super().sync_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "error"),
+    [
+        (("checkpoint",), StoreError("a write: Input/output error")),
+        (("checkpoint",), DiskFull("no room")),
+        (("checkpoint",), NoDescriptor("too many open files")),
+        (("consumequeue",), NoDescriptor("too many open files")),
+        (("offsets.json",), StoreError("a write: Input/output error")),
+        (("offsets.json",), NoDescriptor("too many open files")),
+    ],
+)
+def test_what_could_not_be_written_down_is_tried_again_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], error: StoreError
+) -> None:
+    """The log itself is sound, and goes on taking messages."""
+    files = Passing(names, error)
+    store = make(tmp_path, files=files)
+    store.open()
+    files.broken = True
+    for _ in range(SMALL.reserve_offsets + 1):
+        put(store, b"x")
+    work(store, 4)
+    assert store.healthy
+    assert len([line for line in caplog.messages if "tried again" in line]) == 1
+    file = CheckpointFile(tmp_path / "checkpoint", Files())
+    if names != ("offsets.json",):
+        before = file.load()
+        assert before is None or before.derived < store.end_position
+    files.broken, files.synced = False, []
+    put(store, b"y")
+    work(store)
+    after = file.load()
+    assert after is not None
+    assert after.derived == store.end_position
+    assert (tmp_path / "offsets.json").is_file()
+    if names == ("consumequeue",):  # the names that were not flushed are
+        assert tmp_path / "consumequeue" / "T" in files.synced
+    store.close(clean=False)
