@@ -741,3 +741,53 @@ def test_a_file_ends_early_where_nobody_has_to_wait_for_a_flush(tmp_path: Path, 
     assert full - record < size <= full
     assert len(drain(queue)) == queue.taken == size // record + 1
     queue.close()
+
+
+class Keeping(Files):
+    """Names cannot be taken away, of all files or of those with one suffix."""
+
+    kept: tuple[str, ...] = ()
+
+    def unlink(self, path: Path) -> None:
+        if path.suffix in self.kept:
+            raise StoreError(f"{path}: Input/output error")
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("kept", [(".dat",), (".sum",), (".dat", ".sum")])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_used_up_file_that_the_disk_keeps_is_not_delivered_again(
+    tmp_path: Path, kept: tuple[str, ...], killed: bool
+) -> None:
+    files = Keeping()
+    queue = make(tmp_path, files=files, sync_every=1)
+    put(queue, *messages(10))
+    put(queue, *messages(10, 20))
+    put(queue, *messages(20, 30))
+    files.kept = kept
+    assert queue.take_payloads(20) == messages(20)
+    queue.done(20)
+    queue.sync()
+    stays = {path.name for path in tmp_path.iterdir() if path.suffix in kept and ".00000" in path.name}
+    assert len(stays) >= 3
+    if not killed:
+        queue.close()
+    assert list(queuefiles.records(Files(), tmp_path, "t")) == messages(20, 30)
+    for still in (kept, ()):
+        files.kept = still
+        again = make(tmp_path, files=files)
+        assert again.depth == 10
+        assert drain(again) == messages(20, 30)
+        again.close()
+    assert len(list(tmp_path.glob("t.diskqueue.00000*.dat"))) == 1
+
+
+def test_a_meta_file_that_leads_too_far_is_not_believed_for_a_used_up_file(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    for n in range(0, 30, 10):
+        put(queue, *messages(n, n + 10))
+    queue.close()
+    meta = tmp_path / "t.diskqueue.meta.dat"
+    depth, _, write = meta.read_text().split()
+    meta.write_text(f"{depth}\n{write}\n{write}\n")
+    assert drain(make(tmp_path)) == messages(30)
