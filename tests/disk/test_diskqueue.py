@@ -744,12 +744,12 @@ def test_a_file_ends_early_where_nobody_has_to_wait_for_a_flush(tmp_path: Path, 
 
 
 class Keeping(Files):
-    """Names cannot be taken away, of all files or of those with one suffix."""
+    """Names of data files, or of their sums, cannot be taken away."""
 
     kept: tuple[str, ...] = ()
 
     def unlink(self, path: Path) -> None:
-        if path.suffix in self.kept:
+        if path.suffix in self.kept and ".meta." not in path.name:
             raise StoreError(f"{path}: Input/output error")
         super().unlink(path)
 
@@ -791,3 +791,30 @@ def test_a_meta_file_that_leads_too_far_is_not_believed_for_a_used_up_file(tmp_p
     depth, _, write = meta.read_text().split()
     meta.write_text(f"{depth}\n{write}\n{write}\n")
     assert drain(make(tmp_path)) == messages(30)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("kept", [(".dat",), (".sum",), (".dat", ".sum")])
+def test_what_was_emptied_on_a_disk_that_keeps_files_is_gone(
+    tmp_path: Path, kept: tuple[str, ...], deleted: bool
+) -> None:
+    """A queue of the same name, of a channel that is made later, has none of it either."""
+    files = Keeping()
+    queue = make(tmp_path, files=files)
+    put(queue, *messages(10))
+    put(queue, *messages(10, 20))
+    assert queue.take_payloads(3) == messages(3)
+    files.kept = kept
+    if deleted:
+        with pytest.raises(StoreError):
+            queue.delete()
+    else:
+        queue.empty()
+        put(queue, *messages(20, 22))
+        queue.close()
+    files.kept = ()
+    again = make(tmp_path, files=files)
+    assert drain(again) == ([] if deleted else messages(20, 22))
+    put(again, *messages(30, 32))
+    assert drain(again) == messages(30, 32)
+    again.close()

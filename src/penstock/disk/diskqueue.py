@@ -409,7 +409,9 @@ class DiskQueue:
         self._reader = None
 
     def empty(self) -> None:
-        """Drop everything, what is in hand included. After a StoreError some of it may come again with the next start."""
+        """Drop everything, what is in hand included. After a StoreError some of it may come again with the next start:
+        files could neither be deleted, nor be said to be used up.
+        """
         self._alive()
         self.syncing.let_go()
         self._close_reader()
@@ -426,7 +428,10 @@ class DiskQueue:
         self.syncing.begin(int(used))
         with ExitStack() as steps:
             steps.callback(self.sync)  # in the end, and whatever the disk refused
-            queuefiles.delete(self.files, self.paths, [*self._used_up, *numbers])
+            left = queuefiles.use_up(self.files, self.paths, [*self._used_up, *numbers])
+            self._used_up = [number for number in left if number != self._write[0]]
+            if any(not queuefiles.spent(self.files, self.paths, number) for number in left):
+                raise StoreError(f"files of the emptied queue {self.name} cannot be deleted")
 
     def delete(self) -> None:
         """Close, and leave no file but what was set aside. StoreError when something cannot be deleted."""
@@ -436,7 +441,8 @@ class DiskQueue:
         self.depth = 0
         with ExitStack() as steps:
             steps.callback(self.files.unlink, self.paths.meta)
-            queuefiles.delete(self.files, self.paths, [*self._used_up, *self._ends, self._write[0]])
+            if queuefiles.use_up(self.files, self.paths, [*self._used_up, *self._ends, self._write[0]]):
+                raise StoreError(f"files of the deleted queue {self.name} stay")
 
     def close(self) -> None:
         """Flush, and let go of the files. What is in hand is in the queue again when it is opened."""

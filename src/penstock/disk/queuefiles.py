@@ -18,7 +18,6 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 from isal.isal_zlib import crc32
@@ -460,14 +459,6 @@ def spent(files: Files, paths: Paths, number: int) -> bool:
     """Whether a file that is there holds no record any more, by its sums."""
     sums = paths.sums(number)
     return sums.is_file() and file_size(files, sums) == len(SUMS_HEAD) and load_sums(files, sums) is not None
-
-
-def delete(files: Files, paths: Paths, numbers: Iterable[int]) -> None:
-    """Each of these files with its sums, whatever becomes of the others. StoreError behind that."""
-    with ExitStack() as steps:
-        for number in numbers:
-            steps.callback(files.discard, paths.data(number))
-            steps.callback(files.discard, paths.sums(number))
 
 
 def try_unlink(files: Files, path: Path) -> None:
