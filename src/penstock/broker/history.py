@@ -555,13 +555,17 @@ class History:
         fresh = self._path.with_name(self._path.name + ".tmp")
         self._files.make_folder(self._path.parent)
         self._files.unlink(fresh)
-        fd = self._files.open(fresh, create=True)
         try:
-            self._files.write(fd, 0, _MAGIC + crc32(body).to_bytes(4) + body)
-            self._files.datasync(fd)
-        finally:
-            self._files.close(fd)
-        self._files.rename(fresh, self._path)
+            fd = self._files.open(fresh, create=True)
+            try:
+                self._files.write(fd, 0, _MAGIC + crc32(body).to_bytes(4) + body)
+                self._files.datasync(fd)
+            finally:
+                self._files.close(fd)
+            self._files.rename(fresh, self._path)
+        except StoreError:  # on a full disk messages want the room that it has taken
+            self._files.unlink(fresh)
+            raise
 
 
 def _raw(chunks: Mapping[int, array[float]]) -> dict[int, bytes]:
