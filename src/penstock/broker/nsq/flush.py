@@ -23,7 +23,8 @@ from penstock.disk.cursorfile import CursorFile
 from penstock.disk.files import Files
 from penstock.disk.job import REST_MS, Job, Take, Takers, run_now
 from penstock.disk.readysegment import ReadySegment
-from penstock.errors import StoreError
+from penstock.errors import NoDescriptor, StoreError
+from penstock.faults import Told
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -136,7 +137,9 @@ class GroupFlush:
         self._dirty: dict[Topic, None] = {}
         self._files: list[Path] = []
         self._takers = Takers()
-        self._retry_ms = 0  # something could not be taken up: no flush begins before this moment
+        self._retry_ms = 0  # something could not be taken up, or opened: no flush begins before this moment
+        self._left: _Work | None = None  # what a flush has left to the next one
+        self._told = Told()
         self._running = False
         self._started = 0  # number of the last flush that was begun
         self._log: tuple[int, int] | None = None  # a flush that still waits for the log: (number, position)
@@ -211,7 +214,7 @@ class GroupFlush:
         """The flush that is due, those of disk queues, and files to be removed."""
         pool = self._folder.pool
         # A flush may still be at work on what was let go of since it began: its files stay open until it is done.
-        gone = [] if self._running else pool.take_gone()
+        gone = [] if self._running or self._left is not None else pool.take_gone()
         kinds: list[tuple[str, Take]] = [("disk queues", partial(self._folder.take_jobs, self.fail))]
         if self.due_ms() <= self._time.mono_ms:
             kinds.append(("flush", self._begin))
@@ -224,7 +227,7 @@ class GroupFlush:
         """The flush that is due. What a topic raises comes behind it: the others are flushed, and whoever waits is told that it
         was none, for it does not cover all; the next one does.
         """
-        work = _Work()
+        work, self._left = self._left or _Work(), None
         left: dict[Topic, None] = {}
         raised: list[Exception] = []
         for topic in self._dirty:
@@ -241,7 +244,8 @@ class GroupFlush:
             raise raised[0]
 
     def _job(self, work: _Work, *, whole: bool = True) -> Job:
-        work.files, self._files = self._files, []
+        work.files += self._files
+        self._files = []
         began_ms = self._time.mono_ms
         self.wanted = False
         self._running = True
@@ -250,9 +254,15 @@ class GroupFlush:
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             self._running = False
+            if isinstance(error, NoDescriptor):  # a file was not even opened, and no page is taken for a flushed one
+                self._left, self._retry_ms = work, mono_ms + REST_MS
+                if self._told.is_news("", mono_ms):
+                    log.error("the flush waits, and who waits for it, for a file cannot be opened error=%s", error)
+                return
             if error is not None:
                 self.fail(error)
                 return
+            self._told.over()
             if whole:
                 self.dirty_since = began_ms if self._dirty else -1
                 self._log = (number, position)
@@ -303,6 +313,8 @@ class GroupFlush:
             if topic.level != LEVEL_MEMORY:
                 self.note(topic)
         run_now(self._begin(self._time.mono_ms), self._time.mono_ms)
+        if self._left is not None:
+            raise StoreError("a file cannot be opened to be flushed")
         self.done = max(self.done, self._started if self.healthy else 0)
         self._moving.settle(self, len(self._moving))
 
