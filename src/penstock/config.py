@@ -279,6 +279,10 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     log_format: Annotated[str, "auto (logfmt on a terminal, JSON lines otherwise), logfmt or json"] = "auto"
     stage_max_bytes: Annotated[int, "bytes of staged rows at which no more are taken"] = 64 << 30
     stage_ttl_ms: Annotated[int, "age at which staged rows that nobody published are dropped"] = 86_400_000
+    stage_accept_loss: Annotated[
+        bool,
+        "a batch that was being published, and whose staged rows are gone, is taken back: else the broker does not start",
+    ] = False
     topic: Annotated[tuple[Mapping[str, object], ...], "rules for new topics: name pattern, level, queues"] = ()
 
 

@@ -56,6 +56,10 @@ class DiskFull(StoreError):
     """No room for a segment: writes are refused until there is."""
 
 
+class NoDescriptor(StoreError):
+    """A file could not be opened, for too many are: that passes, and nothing was done to the file."""
+
+
 class Corrupt(StoreError):
     """Bytes in a file of ours that cannot be right."""
 

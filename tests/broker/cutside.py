@@ -39,7 +39,7 @@ class CutSide(Side):
             for side, take_side in takes.items():
                 found = take_side()
                 (self.waiting if side in self.held else jobs).extend(found)
-            return jobs + broker.staging.take_jobs(broker.mono_ms) + broker.take_offset_jobs()
+            return [*jobs, *broker.staging.take_jobs(broker.mono_ms), *broker.take_offset_jobs()]
 
         self.patch.setattr(broker, "take_jobs", take)
 

@@ -23,6 +23,7 @@ from penstock.broker.history import (
 )
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
+from penstock.errors import DiskFull
 
 START_S = 1_700_000_040  # a minute begins
 
@@ -30,11 +31,11 @@ START_S = 1_700_000_040  # a minute begins
 class Bench:
     """A history over counters that a test sets."""
 
-    def __init__(self, folder: Path, bytes_max: int = 64 << 20) -> None:
+    def __init__(self, folder: Path, bytes_max: int = 64 << 20, files: Files | None = None) -> None:
         self.counts: dict[Key, Counts] = {}
         self.lag_ms: dict[Key, float | None] = {}
         self.history = History(
-            Files(), folder, bytes_max, self._probes, lambda: [0.5, 100, 0, 3], lambda: len(self.counts)
+            files or Files(), folder, bytes_max, self._probes, lambda: [0.5, 100, 0, 3], lambda: len(self.counts)
         )
         self.history.open()
         self.now_s, self.mono_ms = START_S, 10_000
@@ -218,6 +219,34 @@ def test_it_is_written_while_it_runs(tmp_path: Path) -> None:
     assert job is not None
     assert bench.history.take_job(bench.mono_ms + 600_000) is None  # one at a time
     run_now([job], bench.mono_ms)
+    assert Bench(tmp_path).history.tracks.keys() == bench.history.tracks.keys()
+
+
+class Full(Files):
+    """A disk that takes a part of what is written."""
+
+    full = False
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        if self.full:
+            super().write(fd, at, data[: len(data) // 2])
+            raise DiskFull("no room (by order of the test)")
+        super().write(fd, at, data)
+
+
+def test_a_full_disk_keeps_the_former_file_and_nothing_of_the_new_one(tmp_path: Path) -> None:
+    files = Full()
+    bench = Bench(tmp_path, files=files)
+    bench.add(T, 0)
+    for full in (False, True, False):
+        bench.run(70, lambda: bench.add(T, 10))
+        files.full = full
+        before = (tmp_path / "config" / "history.bin").read_bytes() if full else b""
+        job = bench.history.take_job(bench.mono_ms)
+        assert job is not None
+        run_now([job], bench.mono_ms)
+        assert [path.name for path in (tmp_path / "config").iterdir()] == ["history.bin"]
+        assert ((tmp_path / "config" / "history.bin").read_bytes() == before) == full
     assert Bench(tmp_path).history.tracks.keys() == bench.history.tracks.keys()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Side
-from penstock.broker.history import Key
+from penstock.broker.history import Key, Probe
 from penstock.broker.probes import Probes
 
 
@@ -70,3 +70,50 @@ def test_the_shape_is_another_one_when_something_comes_or_goes(side: Side) -> No
     assert len(set(shapes)) == len(shapes)
     assert Key("channel", "q", "c") in dict(filter(None, probes.every()))
     assert len(probes.disk()) == 4
+
+
+def test_each_is_listed_once_and_what_has_come_since_is_measured(side: Side) -> None:
+    broker, probes = side.broker, Probes(side.broker.core, side.queueing)
+
+    def every() -> dict[Key, Probe]:
+        told = [one for one in probes.every() if one is not None]
+        assert len(dict(told)) == len(told)
+        return dict(told)
+
+    topic = side.queueing.topic(b"q")
+    topic.channel(b"c")
+    broker.topics.create(b"l", 2, 2)
+    read = broker.groups.find("g", 0).get_counts
+    read[b"l"] = [2, 300, 1, 0]
+    side.queueing.topic(b"l").channel(b"g")  # and a group of the same name is not told twice
+    broker.offsets.commit("h", "l", 0, 2)
+    assert set(every()) == {
+        Key("topic", "q"), Key("channel", "q", "c"), Key("topic", "l"), Key("channel", "l", "g"), Key("group", "l", "h")
+    }  # fmt: skip
+    broker.groups.find("h", 0).get_counts[b"l"] = [5, 600, 0, 0]
+    broker.groups.find("i", 0).get_counts[b"l"] = [1, 0, 0, 0]  # which has committed nothing
+    second = every()
+    assert second[Key("topic", "l")].counts()[1] == 8
+    assert second[Key("group", "l", "h")].counts()[1:3] == (5, 600)
+    assert Key("group", "l", "i") in second
+    side.queueing.delete(topic)
+    assert not {Key("topic", "q"), Key("channel", "q", "c")} & set(every())
+
+
+def test_a_list_goes_on_though_things_come_and_go(side: Side) -> None:
+    broker, probes = side.broker, Probes(side.broker.core, side.queueing)
+    for number in range(20):
+        side.queueing.topic(b"q%d" % number).channel(b"c")
+        broker.topics.create(b"l%d" % number, 1, 1)
+        broker.offsets.commit("g", f"l{number}", 0, 0)
+        broker.groups.find(f"h{number}", 0).get_counts[b"l%d" % number] = [1, 0, 0, 0]
+    found = set()
+    for step, one in enumerate(probes.every()):
+        found |= set() if one is None else {one[0]}
+        if step % 5 == 0 and (number := step // 5) < 10:
+            side.queueing.delete(side.queueing.topics[b"q%d" % (19 - number)])
+            broker.topics.delete(b"l%d" % (19 - number), broker.now_ms)
+            broker.offsets.commit("new", f"l{number}", 0, 0)
+            side.queueing.topic(b"new%d" % number).channel(b"c")
+    kept = [(f"q{number}", f"l{number}") for number in range(10)]
+    assert {Key("channel", q, "c") for q, _ in kept} | {Key("group", text, "g") for _, text in kept} <= found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.stagingside import A, B, House, Killed, named, piece
 from penstock.broker.levels import LEVEL_PAIR
@@ -331,3 +334,48 @@ def test_a_batch_larger_than_what_is_reserved_is_seen_when_all_of_it_is(house: H
     house.open()
     house.settle()
     assert len(house.rows()) == 9_513
+
+
+def test_staged_rows_that_are_gone_are_given_up_when_a_person_says_so(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.stage(B, [piece([b"before"])])
+    assert house.publish([B])
+    house.settle()
+    house.stage(A, [piece(named("a", 2)), piece([b"last"], queue_id=1)], batch=1)
+    real = BatchPublish._append_piece
+
+    def append_piece(self: BatchPublish, found: Piece, *more: Any) -> None:
+        if b"last" in found.messages:
+            raise Killed
+        real(self, found, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchPublish, "_append_piece", append_piece)
+        with pytest.raises(Killed):
+            house.publish([A], batch=1)
+    path = house.staging.spools[A].path
+    house.kill()
+    staged = path.read_bytes()
+    path.unlink()
+    for _ in range(2):  # nothing is decided, or changed, by a start
+        with pytest.raises(StoreError, match=r"2 of 3 rows.*stage_accept_loss=true"):
+            house.open()
+    folder, config = Path(house.config.data), house.config
+    saved = folder.with_name("saved")
+    shutil.copytree(folder, saved)
+    house.config = replace(config, stage_accept_loss=True)
+    with pytest.raises(StoreError, match=r"are gone.*start again"):
+        house.open()
+    house.config = config
+    house.open()
+    assert house.rows() == [b"before"]
+    assert any(name != "manifest.jsonl" for name in os.listdir(folder / "lost+found"))
+    house.stage("c" * 32, [piece([b"once more"])], batch=1)
+    assert house.publish(["c" * 32], batch=1)
+    assert house.rows() == [b"before", b"once more"]
+    house.kill()
+    house.config = replace(config, data=str(saved))  # the file is found again
+    (saved / "staging" / A).write_bytes(staged)
+    house.open()
+    assert house.rows() == [b"before", b"a0", b"a1", b"last"]

@@ -9,6 +9,8 @@ import pytest
 from broker.queueside import Side
 from penstock.broker.groups import Group
 from penstock.broker.retry import Death, dead_letter_name, is_dead, without_delay
+from penstock.broker.topics import SCHEDULE_TOPIC, TIMER_TOPIC
+from penstock.errors import Refused
 from penstock.message import ReceivedMessage
 from penstock.wire.names import DEAD_PROPERTIES
 from penstock.wire.record import PROPERTIES_BYTES_MAX, decode_record, format_properties
@@ -117,4 +119,34 @@ def test_properties_that_are_nearly_too_long_lose_no_dead_letter(tmp_path: Path,
     assert ("DLQ_REASON" in dead.properties) == (left >= 30)
     assert ("DLQ_CLIENT" in dead.properties) == (left >= 200)
     assert "DLQ_DETAIL" not in dead.properties
+    side.close()
+
+
+@pytest.mark.parametrize("left", [0, 10, 60, 200, 400])
+@pytest.mark.parametrize("delay_ms", [None, 1_000])
+def test_what_finds_no_room_for_a_retry_is_a_dead_letter(tmp_path: Path, left: int, delay_ms: int | None) -> None:
+    """With all its own properties. Refused, it would be given back for ever."""
+    side = Side(tmp_path)
+    broker = side.broker
+    own = {"KEYS": "k", "fill": ""}
+    own["fill"] = "x" * (PROPERTIES_BYTES_MAX - left - len(format_properties(own)))
+    placed = broker.put(broker.topic_to_write(b"t"), 0, b"b", own, born_host=broker.store_host, born_ms=1)
+    assert broker.send_back(placed.physical, "g", 0, 16, "origin", delay_ms, "client-1", "") is not None
+    if left < 200:
+        found = last(side, b"%DLQ%g")
+        assert ("RETRY_TOPIC" in found.properties) == (left >= 60)
+    else:
+        found = last(side, SCHEDULE_TOPIC if delay_ms is None else TIMER_TOPIC)
+    assert own.items() <= found.properties.items()
+    assert (found.body, found.reconsume_times, broker.groups.by_name["g"].sent_back) == (b"b", 1, 1)
+    side.close()
+
+
+def test_a_delay_that_nobody_can_keep_is_refused_and_buries_nothing(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    broker = side.broker
+    placed = broker.put(broker.topic_to_write(b"t"), 0, b"b", {}, born_host=broker.store_host, born_ms=1)
+    with pytest.raises(Refused):
+        broker.send_back(placed.physical, "g", 0, 16, "origin", 1 << 60)
+    assert b"%DLQ%g" not in broker.topics.by_name
     side.close()

@@ -110,7 +110,7 @@ def test_offsets_are_written_behind_the_flush_every_few_seconds(tmp_path: Path) 
     assert not path.exists()
     side.turn(1)
     assert json.loads(path.read_text())["offsetTable"]["T@G"] == {"0": 1}
-    assert tables.take_offset_jobs() == []
+    assert list(tables.take_offset_jobs()) == []
     side.close()
 
 

@@ -209,3 +209,31 @@ def test_positions_of_those_who_went_are_not_told() -> None:
     assert len(room) <= 1_000 - 30 - 45
     room.fail()
     assert told == [(owner, Outcome.FAILED) for owner in range(90, 1_000)]
+
+
+def test_what_one_raises_is_not_the_others_loss() -> None:
+    positions = Positions()
+    told: list[tuple[str, Outcome]] = []
+
+    def fail(outcome: Outcome) -> None:
+        raise ValueError("planted")
+
+    for at, deadline_ms in ((1, None), (2, None), (9, 50), (9, None)):
+        positions.wait(at, None, fail, deadline_ms)
+        positions.wait(at, None, lambda outcome, at=at: told.append((at, outcome)), deadline_ms)
+    for tell in (lambda: positions.settle(2), lambda: positions.expire(50), positions.fail):
+        with pytest.raises(ValueError, match="planted"):
+            tell()
+    assert told == [(1, Outcome.REACHED), (2, Outcome.REACHED), (9, Outcome.EXPIRED), (9, Outcome.FAILED)]
+    assert len(positions) == 0
+
+
+def test_who_is_forgotten_while_others_are_told_is_not_told() -> None:
+    positions = Positions()
+    told: list[str] = []
+    positions.wait(1, "first", lambda outcome: positions.drop("second"))
+    positions.wait(1, "second", lambda outcome: told.append("second"))
+    positions.wait(1, "third", lambda outcome: told.append("third"))
+    positions.settle(1)
+    positions.settle(1)
+    assert told == ["third"]

@@ -10,6 +10,7 @@ from log.lying_disk import LyingFiles
 from penstock.disk.cursorfile import PAGE, PAGE_BITS, WINDOW_MAX, CursorFile
 from penstock.disk.files import Files
 from penstock.disk.stream import Stream
+from penstock.errors import StoreError
 
 
 class Whole(Stream):
@@ -251,3 +252,24 @@ def test_a_flush_that_never_ends_does_not_stop_a_channel(tmp_path: Path) -> None
         assert file.finish(page * PAGE_BITS + 7) == 0
     assert file.path.stat().st_size <= 33 * PAGE
     assert file.finished(99 * PAGE_BITS + 7)
+
+
+class Keeping(Files):
+    """A disk that takes no name away."""
+
+    def unlink(self, path: Path) -> None:
+        raise StoreError(f"{path}: Input/output error")
+
+
+def test_a_removed_cursor_that_the_disk_keeps_tells_nothing(tmp_path: Path) -> None:
+    """A channel of the same name, made later, would get what lies behind the place of the one that is gone."""
+    file = CursorFile(tmp_path / "c.cursor", Keeping())
+    file.open(3)
+    file.settle(1 << 40, Whole())
+    file.finish(5)
+    file.commit(4)
+    with pytest.raises(StoreError):
+        file.remove()
+    again = make(tmp_path, begin=70)
+    assert (again.committed, again.beyond, again.reach()) == (70, 0, 70)
+    assert not (tmp_path / "lost+found").exists()

@@ -741,3 +741,80 @@ def test_a_file_ends_early_where_nobody_has_to_wait_for_a_flush(tmp_path: Path, 
     assert full - record < size <= full
     assert len(drain(queue)) == queue.taken == size // record + 1
     queue.close()
+
+
+class Keeping(Files):
+    """Names of data files, or of their sums, cannot be taken away."""
+
+    kept: tuple[str, ...] = ()
+
+    def unlink(self, path: Path) -> None:
+        if path.suffix in self.kept and ".meta." not in path.name:
+            raise StoreError(f"{path}: Input/output error")
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("kept", [(".dat",), (".sum",), (".dat", ".sum")])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_used_up_file_that_the_disk_keeps_is_not_delivered_again(
+    tmp_path: Path, kept: tuple[str, ...], killed: bool
+) -> None:
+    files = Keeping()
+    queue = make(tmp_path, files=files, sync_every=1)
+    put(queue, *messages(10))
+    put(queue, *messages(10, 20))
+    put(queue, *messages(20, 30))
+    files.kept = kept
+    assert queue.take_payloads(20) == messages(20)
+    queue.done(20)
+    queue.sync()
+    stays = {path.name for path in tmp_path.iterdir() if path.suffix in kept and ".00000" in path.name}
+    assert len(stays) >= 3
+    if not killed:
+        queue.close()
+    assert list(queuefiles.records(Files(), tmp_path, "t")) == messages(20, 30)
+    for still in (kept, ()):
+        files.kept = still
+        again = make(tmp_path, files=files)
+        assert again.depth == 10
+        assert drain(again) == messages(20, 30)
+        again.close()
+    assert len(list(tmp_path.glob("t.diskqueue.00000*.dat"))) == 1
+
+
+def test_a_meta_file_that_leads_too_far_is_not_believed_for_a_used_up_file(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    for n in range(0, 30, 10):
+        put(queue, *messages(n, n + 10))
+    queue.close()
+    meta = tmp_path / "t.diskqueue.meta.dat"
+    depth, _, write = meta.read_text().split()
+    meta.write_text(f"{depth}\n{write}\n{write}\n")
+    assert drain(make(tmp_path)) == messages(30)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("kept", [(".dat",), (".sum",), (".dat", ".sum")])
+def test_what_was_emptied_on_a_disk_that_keeps_files_is_gone(
+    tmp_path: Path, kept: tuple[str, ...], deleted: bool
+) -> None:
+    """A queue of the same name, of a channel that is made later, has none of it either."""
+    files = Keeping()
+    queue = make(tmp_path, files=files)
+    put(queue, *messages(10))
+    put(queue, *messages(10, 20))
+    assert queue.take_payloads(3) == messages(3)
+    files.kept = kept
+    if deleted:
+        with pytest.raises(StoreError):
+            queue.delete()
+    else:
+        queue.empty()
+        put(queue, *messages(20, 22))
+        queue.close()
+    files.kept = ()
+    again = make(tmp_path, files=files)
+    assert drain(again) == ([] if deleted else messages(20, 22))
+    put(again, *messages(30, 32))
+    assert drain(again) == messages(30, 32)
+    again.close()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-from store_parts import make, put, work
+from store_parts import SMALL, make, put, work
 
 from penstock.disk.files import Files
-from penstock.errors import DiskFull
+from penstock.disk.job import Job, run_now
+from penstock.errors import DiskFull, NoDescriptor, StoreError
 from penstock.log.checkpoint import CheckpointFile
+from penstock.log.subscriber import Subscriber
 from penstock.log.upkeep import Upkeep
 
 
@@ -142,3 +145,104 @@ def test_a_queue_whose_own_messages_lead_that_far_is_not_told_where_to_go_on(tmp
     assert store.upkeep.begins == {}
     assert store.queue(b"T", 0).max_offset == 6
     store.close(clean)
+
+
+class Unready(Subscriber):
+    """Derives nothing, and cannot say what is to be written down."""
+
+    topics: frozenset[bytes] = frozenset()
+    position = 1 << 62
+    broken = True
+
+    def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None: ...
+
+    def take_job(self, flushed: int, end: int, mono_ms: int) -> Job | None:
+        if self.broken:
+            raise RuntimeError("planted")
+        return None
+
+
+def test_whatever_cannot_be_taken_up_the_log_is_flushed_and_kept(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    subscriber = Unready()
+    store.attach(subscriber)
+    store.open()
+    put(store, b"x")
+    for _ in range(3):  # a flush, then a checkpoint, and each time what cannot be taken up
+        store.clock.advance(1_500)
+        mono_ms = store.clock.monotonic_ms()
+        store.want_flush()
+        jobs = store.take_jobs(mono_ms)
+        assert [job.kind for job in jobs if job.kind.startswith("taking")] == ["taking Unready"]
+        run_now([job for job in jobs if not job.kind.startswith("taking")], mono_ms)
+    assert store.flushed_position == store.end_position
+    value = CheckpointFile(tmp_path / "checkpoint", Files()).load()
+    assert value is not None
+    assert value.durable == store.end_position
+    subscriber.broken = False
+    store.close()
+
+
+class Passing(Files):
+    """Files of these names, and folders, cannot be opened for a while."""
+
+    def __init__(self, names: tuple[str, ...], error: StoreError) -> None:
+        self.unopened, self.error = names, error
+        self.broken = False
+        self.synced: list[Path] = []
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.broken and path.name.startswith(self.unopened):
+            raise self.error
+        return super().open(path, create=create, writable=writable)
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        if self.broken and os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2].startswith(self.unopened):
+            raise self.error
+        super().write(fd, at, data)
+
+    def sync_folder(self, folder: Path) -> None:
+        if self.broken and folder.name in self.unopened:
+            raise self.error
+        self.synced.append(folder)
+        super().sync_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "error"),
+    [
+        (("checkpoint",), StoreError("a write: Input/output error")),
+        (("checkpoint",), DiskFull("no room")),
+        (("checkpoint",), NoDescriptor("too many open files")),
+        (("consumequeue",), NoDescriptor("too many open files")),
+        (("offsets.json",), StoreError("a write: Input/output error")),
+        (("offsets.json",), NoDescriptor("too many open files")),
+    ],
+)
+def test_what_could_not_be_written_down_is_tried_again_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...], error: StoreError
+) -> None:
+    """The log itself is sound, and goes on taking messages."""
+    files = Passing(names, error)
+    store = make(tmp_path, files=files)
+    store.open()
+    files.broken = True
+    for _ in range(SMALL.reserve_offsets + 1):
+        put(store, b"x")
+    work(store, 4)
+    assert store.healthy
+    assert len([line for line in caplog.messages if "tried again" in line]) == 1
+    file = CheckpointFile(tmp_path / "checkpoint", Files())
+    if names != ("offsets.json",):
+        before = file.load()
+        assert before is None or before.derived < store.end_position
+    files.broken, files.synced = False, []
+    put(store, b"y")
+    work(store)
+    after = file.load()
+    assert after is not None
+    assert after.derived == store.end_position
+    assert (tmp_path / "offsets.json").is_file()
+    if names == ("consumequeue",):  # the names that were not flushed are
+        assert tmp_path / "consumequeue" / "T" in files.synced
+    store.close(clean=False)

@@ -173,3 +173,35 @@ def test_memory_that_cannot_be_had_for_more_entries_is_told_as_a_failure_of_the_
     with pytest.raises(StoreError):
         file.grow_if_full(1 << 60)
     file.close()
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_disk_that_fails_for_long_has_one_folder_set_aside_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """What was read of it is given once another could be made."""
+    folder, given = tmp_path / "schedule", []
+    if damaged:
+        filled(folder).close()
+        (folder / "broken").touch()
+    file = ScheduleFile(folder)
+
+    def failing(path: str, **more: object) -> None:
+        (Path(path) / "data.mdb").write_bytes(b"cut off" * 1_000)
+        raise lmdb.Error(f"{path}: Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lmdb, "open", failing)
+        for _ in range(5):
+            with pytest.raises(StoreError, match="Input/output error"):
+                file.open()
+            assert not file.is_open
+    given = file.open()
+    assert [entry[0] for entry in given] == ([entry[1] for entry in RECORDS] if damaged else [])
+    assert len(list((tmp_path / "lost+found").glob("schedule.*"))) == 1
+    file.commit([(1, 2, 3, b"more")], 2)
+    file.close()
+    again = ScheduleFile(folder)
+    assert again.open() == []
+    assert len(held(again)) == 1
+    again.close()

@@ -36,7 +36,7 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
-from penstock.disk.job import Job
+from penstock.disk.job import Job, Take, Takers
 from penstock.errors import DiskFull, StoreError
 from penstock.limits import Limits, limits_of
 from penstock.log.checkpoint import write_abort
@@ -94,6 +94,7 @@ class Broker:
         self.stats = Stats(lambda: counters(core))
         probes = Probes(core, self.queueing)
         self.history = History(core.files, core.folder, config.history_bytes, probes.every, probes.disk, probes.shape)
+        self._takers = Takers()
         self.repairs: Repairs | None = None  # of damaged records, where this is a node of a set
         self.recovered: Recovery | None = None  # what the last start found
         self._clients_due_ms = 0
@@ -239,18 +240,17 @@ class Broker:
     def take_jobs(self) -> list[Job]:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""
         mono_ms = self.time.mono_ms
-        jobs: list[Job] = [*self.store.take_jobs(mono_ms), *self.queueing.take_jobs()]
-        jobs += self.staging.take_jobs(mono_ms)
-        if self.repairs is not None and (mending := self.repairs.take_job()):
-            jobs.append(mending)
-        jobs += self.take_offset_jobs()
-        if written := self.history.take_job(mono_ms):
-            jobs.append(written)
-        if kept := self.reserve.take_job(mono_ms):
-            jobs.append(kept)
-        if released := self.files.released.take_job():
-            jobs.append(released)
-        return jobs
+        kinds: list[tuple[str, Take]] = [
+            ("log", self.store.take_jobs),
+            ("queues", lambda now: self.queueing.take_jobs()),
+            ("staging", self.staging.take_jobs),
+            ("repair", lambda now: None if self.repairs is None else self.repairs.take_job()),
+            ("offsets", lambda now: self.take_offset_jobs()),
+            ("history", self.history.take_job),
+            ("reserve of room", self.reserve.take_job),
+            ("release", lambda now: self.files.released.take_job()),
+        ]
+        return self._takers.take(kinds, mono_ms)
 
     # -- questions -----------------------------------------------------------------------------------------------
 

@@ -39,9 +39,8 @@ SECONDS_TRACKS_MAX = 200
 LAG_EVERY_S = 5  # the age of the oldest message costs a read of the log for each queue
 SWEPT_AT_LEAST = 100  # a second
 SWEPT_AFTER_S = 10
-LISTED_AT_ONCE = 500  # of what there is, in a turn of the loop; the next piece PIECE_MS later
+LISTED_AT_ONCE, PIECE_MS = 500, 5  # of what there is, in a turn of the loop; the next piece so many ms later
 LISTED_A_SECOND = 5_000  # no more on average, however often something comes or goes
-PIECE_MS = 5
 SORTED_EVERY_MS = 10_000  # where all have given up what they had
 SAVED_EVERY_MS, SAVED_AT_LEAST_MS = 60_000, 600_000
 # So many are written once in SAVED_EVERY_MS: after a kill the last minutes are what one looks for.
@@ -205,8 +204,7 @@ class History:
         self._minute = 0
         self._listed: object = None
         self._listing: Iterator[None] | None = None
-        self._lists = 0
-        self._list_from_ms = self._sort_from_ms = 0
+        self._lists = self._list_from_ms = self._sort_from_ms = 0
         self._lag = 0.0  # messages that are not finished, of all groups and channels
         self._oldest = [0.0, 0.0, 0.0]  # seconds, of the busiest; of others in this minute; in the one before
         self._begun = False
@@ -342,8 +340,7 @@ class History:
 
     def _list(self) -> Iterator[None]:
         """Take in what is new, and forget what is gone: a piece at a time, for there may be a hundred thousand."""
-        self._lists += 1
-        steps = 0
+        self._lists, steps = self._lists + 1, 0
         room = self.seconds_max + 2 - sum(track.seconds is not None for track in self.tracks.values())
         for steps, found in enumerate(self._probes(), 1):
             if found is not None:
@@ -555,8 +552,8 @@ class History:
         wait_ms = min(SAVED_AT_LEAST_MS, SAVED_EVERY_MS * (1 + self.used_bytes // SAVED_BYTES))
         if not self._begun or self._saving or mono_ms < self._saved_ms + wait_ms:
             return None
-        self._saving = True
         parts = self._parts()
+        self._saving = True
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             self._saving = False
@@ -603,13 +600,17 @@ class History:
         fresh = self._path.with_name(self._path.name + ".tmp")
         self._files.make_folder(self._path.parent)
         self._files.unlink(fresh)
-        fd = self._files.open(fresh, create=True)
         try:
-            self._files.write(fd, 0, _MAGIC + crc32(body).to_bytes(4) + body)
-            self._files.datasync(fd)
-        finally:
-            self._files.close(fd)
-        self._files.rename(fresh, self._path)
+            fd = self._files.open(fresh, create=True)
+            try:
+                self._files.write(fd, 0, _MAGIC + crc32(body).to_bytes(4) + body)
+                self._files.datasync(fd)
+            finally:
+                self._files.close(fd)
+            self._files.rename(fresh, self._path)
+        except StoreError:  # on a full disk messages want the room that it has taken
+            self._files.unlink(fresh)
+            raise
 
 
 def _raw(chunks: Mapping[int, array[float]]) -> dict[int, bytes]:

@@ -196,9 +196,13 @@ class BatchPublish:
         for token in begun.about["tokens"]:
             spool = self._spools.by_token.get(token)
             if spool is None:  # all of it was there once, perhaps, and was seen: nobody but a person can know
+                if self._core.config.stage_accept_loss:
+                    raise lost(token, "are gone")
                 raise StoreError(
                     f"batch {begun.about['batch']} of sink {begun.about['sink']} was being published and its staged rows "
-                    f"{token} are gone: {present} of {begun.about['rows']} rows are in the log"
+                    f"{token} are gone: {present} of {begun.about['rows']} rows are in the log, from {begun.physical} on. "
+                    f"Put the file back into {self._spools.folder}; or start with stage_accept_loss=true: what stands in the "
+                    "log from there on is moved to lost+found then, and the batch is not published"
                 )
             if not spool.sealed:  # it was: the start has found damage in it
                 raise lost(token, "are damaged on the disk")
@@ -220,8 +224,8 @@ class BatchPublish:
         end = core.store.end_position
         cutting.intend(core.files, core.folder, begun.physical, end, 0, "a publish that cannot be finished")
         raise StoreError(
-            f"batch {about['batch']} of sink {about['sink']} was being published, and cannot be finished: {why}. Nobody has "
-            "seen it, and the next start takes it back: start again"
+            f"batch {about['batch']} of sink {about['sink']} was being published, and cannot be finished: {why}. The next "
+            "start takes it back, and keeps what stands in the log from there on in lost+found: start again"
         ) from why
 
     def _records_behind(self, position: int) -> int:

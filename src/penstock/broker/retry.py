@@ -20,11 +20,14 @@ from penstock.errors import Refused
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import LEVEL, TIMER_PROPERTIES
 from penstock.wire import names, record
+from penstock.wire.codes import ResponseCode
 from penstock.wire.names import dead_letter_name as dead_letter_name
 
 DETAIL_BYTES_MAX = 1_000
 BY_ATTEMPTS, BY_REJECTION = "attempts", "rejected"  # as channels say it
+BY_SIZE = "properties"  # it has so many bytes of them that none of a retry fit in
 FIRST_LEVEL = 3  # of the first retry; each one more is a level more
+_ROOM = record.PROPERTIES_BYTES_MAX
 _NOT_IN_GROUPS = re.compile(rb"[^%|a-zA-Z0-9_-]")
 _NOT_IN_VALUES = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -66,6 +69,15 @@ def is_dead(group: Group, times: int, retry_max: int | None) -> bool:
     return times >= (group.retry_max if retry_max is None or retry_max < 0 else retry_max)
 
 
+def _added(properties: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """The properties, and of those that they have not these as many as there is room for."""
+    found = dict(properties)
+    for name, value in more.items():
+        if name not in found and len(record.restore_properties(found | {name: value}).encode()) <= _ROOM:
+            found[name] = value
+    return found
+
+
 class Retry:
     """See the module."""
 
@@ -104,26 +116,38 @@ class Retry:
         message = None if data is None else record.decode_record(data, 0, decompress=False)
         if message is None:
             raise Refused(f"look message by offset failed, {physical}")
-        properties = without_delay(message.properties)
-        properties.setdefault(names.RETRY_TOPIC, message.topic)
-        properties[names.WAIT] = "false"
-        properties.setdefault(names.ORIGIN_ID, origin_id or message.offset_msg_id)
-        if level < 0 or is_dead(group, message.reconsume_times, retry_max):
-            topic = self.dead_letters_of(group_name.encode())
-            queue_id = 0
-            reason = BY_REJECTION if level < 0 else BY_ATTEMPTS
-            death = Death(reason, group_name, message.reconsume_times + 1, client, detail)
-            properties = death.mark(properties, now_ms)
-        else:
+        own = without_delay(message.properties)
+        own.pop(names.WAIT, None)
+        more = {
+            names.RETRY_TOPIC: message.topic,
+            names.ORIGIN_ID: origin_id or message.offset_msg_id,
+            names.WAIT: "false",
+        }
+        reason = (
+            BY_REJECTION if level < 0 else BY_ATTEMPTS if is_dead(group, message.reconsume_times, retry_max) else ""
+        )
+        placed = None
+        if not reason:
             topic = self._retry_topic(group_name, group.retry_queues)
             queue_id = random.randrange(topic.queue_count)
             if delay_ms is not None:
-                properties[names.TIMER_DELAY_MS] = str(delay_ms)
+                delay = {names.TIMER_DELAY_MS: str(delay_ms)}
             else:
-                properties[LEVEL] = str(level or FIRST_LEVEL + message.reconsume_times)
+                delay = {LEVEL: str(level or FIRST_LEVEL + message.reconsume_times)}
+            sending.due_ms(delay)
+            try:
+                placed = sending.put_again(topic, queue_id, message, more | own | delay, given_back=1)
+            except Refused as error:
+                if error.remoting != ResponseCode.MESSAGE_ILLEGAL:
+                    raise
+                reason = BY_SIZE  # its consumer would give it back for ever
+        if placed is None:
+            topic = self.dead_letters_of(group_name.encode())
+            death = Death(reason, group_name, message.reconsume_times + 1, client, detail)
+            placed = sending.put_again(topic, 0, message, death.mark(_added(own, more), now_ms), given_back=1)
         group.was_sent_back()
         self._tracing.given_back(message, topic, group_name, client)
-        return sending.put_again(topic, queue_id, message, properties, given_back=1)
+        return placed
 
     def retry_topic_of(self, group_name: str) -> LogTopic:
         """`%RETRY%group`, made if need be."""
@@ -145,9 +169,8 @@ class Retry:
             marks = Marks(reconsume_times=death.attempts)
             sending.put(dead, 0, body, properties, born_host=sending.store_host, born_ms=now_ms, marks=marks)
             return
-        properties = without_delay(message.properties)
-        properties.setdefault(names.RETRY_TOPIC, origin.decode())
-        properties.setdefault(names.ORIGIN_ID, message.offset_msg_id)
+        more = {names.RETRY_TOPIC: origin.decode(), names.ORIGIN_ID: message.offset_msg_id}
+        properties = _added(without_delay(message.properties), more)
         sending.put_again(dead, 0, message, death.mark(properties, now_ms), given_back=death.attempts)
 
 

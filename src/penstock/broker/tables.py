@@ -10,7 +10,7 @@ the disk first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from penstock.broker import shapes
@@ -137,17 +137,20 @@ class Tables:
 
     # -- offsets -------------------------------------------------------------------------------------------------
 
-    def take_offset_jobs(self) -> list[Job]:
+    def take_offset_jobs(self) -> Iterator[Job]:
         """Offsets every 5 s, but not before all is flushed that the log held when they were looked at."""
         core = self._core
-        self._levels.step()
         if core.time.mono_ms >= self._offsets_due_ms:
             self._offsets_due_ms = core.time.mono_ms + OFFSETS_EVERY_MS
             if not self._offsets_waiting:
                 self._offsets_waiting, self._offsets_end = self._offset_writes(), core.store.end_position
-        if not self._offsets_waiting or core.store.flushed_position < self._offsets_end:
-            return []
-        writes, self._offsets_waiting = self._offsets_waiting, []
+        if self._offsets_waiting and core.store.flushed_position >= self._offsets_end:
+            writes, self._offsets_waiting = self._offsets_waiting, []
+            yield self._write_offsets(writes)
+        self._levels.step()
+
+    def _write_offsets(self, writes: list[Callable[[], None]]) -> Job:
+        core = self._core
 
         def run() -> None:
             for write in writes:
@@ -161,7 +164,7 @@ class Tables:
             elif error is not None:
                 raise error
 
-        return [Job("save", run, finish)]
+        return Job("save", run, finish)
 
     def close(self) -> None:
         """A clean stop: everything goes to disk, the log is flushed already."""
@@ -181,11 +184,16 @@ class Tables:
         core = self._core
         if not core.offsets.dirty:
             return []
-        core.offsets.saved()
         save_to = partial(save, core.files)
         writes: list[Callable[[], None]] = [
             partial(save_to, self._folder / "consumerOffset.json", core.offsets.as_table())
         ]
-        if (levels := self._levels.table()) is not None:  # else what was written last is not too far
+        try:
+            levels = self._levels.table()
+        except StoreError as error:
+            log.error("how far the delay levels are delivered is not written now error=%s", error)
+            levels = None
+        if levels is not None:  # else what was written last is not too far
             writes.append(partial(save_to, self._folder / "delayOffset.json", {"offsetTable": levels}))
+        core.offsets.saved()
         return writes

@@ -58,3 +58,4 @@ cdef class MemorySource(Source):
     cpdef _forget(self)
     @cython.locals(slot=cython.longlong)
     cpdef long long keep(self, bytes payload) except -1
+    cpdef long long to_write(self, long long count) noexcept

@@ -162,6 +162,18 @@ class MemorySource(Source):
             return 0
         return over.add(buffer, at, end, count)
 
+    def to_write(self, count: int) -> int:
+        """How many would go to the backend next, with so many more; 0: none of these."""
+        if self.backend is None or (
+            self._behind == 0 and self._over.count == 0 and self._waits.count + count <= self.limit
+        ):
+            return 0
+        return self._over.count + count
+
+    def keep_over(self, buffer: Buffer, at: int, end: int, count: int) -> None:
+        """As `put_run`, of what the disk has refused: it is written with what comes next, and is in memory until then."""
+        self._over.add(buffer, at, end, count)
+
     def push(self, payload: bytes) -> int:
         """One message into the queue, behind all others there, however many that are. Returns 0."""
         return self._waits.add_run(framed((payload,)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import IntEnum
 from typing import Protocol
 
@@ -142,13 +142,15 @@ class Outcome(IntEnum):
 class Positions:
     """Those who wait until a position is reached that only grows: flushed, acknowledged, visible.
 
-    `wait` never calls back itself. Each is told once, in order of position, with the others as they were when it began.
+    `wait` never calls back itself. Each is told once, in order of position, with the others as they were when it began; what one
+    of them raises comes when all are told.
     """
 
     def __init__(self) -> None:
         self.line: list[tuple[int, int, _Waits]] = []  # a heap: (position, number, who)
         self._number = 0
         self._gone: set[object] = set()  # owners who still stand in the line, perhaps
+        self._telling = False
         self._due_ms = sys.maxsize  # no deadline comes before this moment
 
     def __len__(self) -> int:
@@ -165,14 +167,16 @@ class Positions:
 
     def settle(self, reached: int) -> None:
         """Everything up to `reached` is there."""
-        line = self.line
-        while line and line[0][0] <= reached:
-            self._tell(heapq.heappop(line)[2], Outcome.REACHED)
+        self._tell(self._take(reached), Outcome.REACHED)
 
     def fail(self) -> None:
         """No position will be reached any more."""
-        while self.line:
-            self._tell(heapq.heappop(self.line)[2], Outcome.FAILED)
+        self._tell(self._take(sys.maxsize), Outcome.FAILED)
+
+    def _take(self, position: int) -> Iterator[_Waits]:
+        """Those up to this position, one by one: one that is told may have others forgotten."""
+        while self.line and self.line[0][0] <= position:
+            yield heapq.heappop(self.line)[2]
 
     def expire(self, mono_ms: int) -> None:
         """Give up those whose deadline has passed."""
@@ -184,17 +188,26 @@ class Positions:
             heapq.heapify(self.line)
         deadlines = [entry[2].deadline_ms for entry in self.line]
         self._due_ms = min((at for at in deadlines if at is not None), default=sys.maxsize)
-        for entry in sorted(late, key=lambda entry: entry[:2]):
-            self._tell(entry[2], Outcome.EXPIRED)
+        self._tell([entry[2] for entry in sorted(late, key=lambda entry: entry[:2])], Outcome.EXPIRED)
 
-    def _tell(self, who: _Waits, outcome: Outcome) -> None:
-        if not self._gone or who.owner not in self._gone:
-            who.told(outcome)
+    def _tell(self, those: Iterable[_Waits], outcome: Outcome) -> None:
+        raised: list[Exception] = []
+        self._telling = True
+        for who in those:
+            if who.owner in self._gone:
+                continue
+            try:
+                who.told(outcome)
+            except Exception as error:
+                raised.append(error)
+        self._telling = False
+        if raised:
+            raise raised[0]
 
     def drop(self, owner: object) -> None:
         """Forget everything an owner waits for: its connection is gone."""
         self._gone.add(owner)
-        if len(self._gone) > len(self.line) // GONE_SHARE:
+        if not self._telling and len(self._gone) > len(self.line) // GONE_SHARE:
             self.line = [entry for entry in self.line if entry[2].owner not in self._gone]
             heapq.heapify(self.line)
             self._gone.clear()

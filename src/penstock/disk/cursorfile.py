@@ -411,7 +411,9 @@ class CursorFile:
             self.files.close(fd)
 
     def remove(self) -> None:
-        """The channel is gone."""
+        """The channel is gone. A file that stays all the same says nothing: one of this name begins where it is made."""
+        if self.map is not None:
+            zero(self.base, 0, len(self.map))
         self.files.unlink(self.path)
 
 

@@ -108,6 +108,7 @@ class DiskQueue:
         self._write: Place = (0, 0)
         self._writer = WriteFile(files, self.paths)
         self.syncing = Syncing(self._writer, self._places, sync_every, sync_timeout_ms)
+        self._used_up: list[int] = []  # files that the disk keeps, to be deleted yet
         self._ends: dict[int, int] = {}  # where the other files end, in their order
         self._reader: tuple[int, RecordFile, Sums | None] | None = None
         self._doubtful: Place | None = None  # the meta file's position, until a record was found there
@@ -120,8 +121,12 @@ class DiskQueue:
 
     def _open(self, numbers: list[int]) -> None:
         files = self.files
-        sizes = {number: queuefiles.file_size(files, self.paths.data(number)) for number in numbers}
         meta = queuefiles.read_meta(files, self.paths.meta)
+        if meta is not None:
+            spent = [n for n in numbers if n < meta[1][0] and queuefiles.spent(files, self.paths, n)]
+            numbers = [number for number in numbers if number not in spent]
+            self._used_up = queuefiles.use_up(files, self.paths, spent)
+        sizes = {number: queuefiles.file_size(files, self.paths.data(number)) for number in numbers}
         trusted = meta is not None and queuefiles.plausible(meta, sizes)
         oldest = (numbers[0], 0) if numbers else (0, 0)
         read = vouched = oldest
@@ -365,19 +370,18 @@ class DiskQueue:
         self.depth = 0 if self._next == self._write else max(1, self.depth)
 
     def _move_to(self, read: Place) -> None:
-        """Let the read position be there, and delete the files before it. A failure to delete one only means messages
-        twice after the next start.
-        """
+        """Let the read position be there, and delete the files before it."""
         if read == self._read:
             return
         self._read = read
         self.syncing.moved()
-        for number in [n for n in self._ends if n < read[0]]:
+        gone = [n for n in self._ends if n < read[0]]
+        for number in gone:
             del self._ends[number]
             if self._reader is not None and self._reader[0] == number:
                 self._close_reader()
-            queuefiles.try_unlink(self.files, self.paths.data(number))
-            queuefiles.try_unlink(self.files, self.paths.sums(number))
+        if gone:  # what the disk keeps this time is tried again when the next file is used up, and at the end
+            self._used_up = queuefiles.use_up(self.files, self.paths, [*self._used_up, *gone])
 
     # -- flushing and closing -----------------------------------------------------------------------------------------
 
@@ -405,7 +409,9 @@ class DiskQueue:
         self._reader = None
 
     def empty(self) -> None:
-        """Drop everything, what is in hand included. After a StoreError some of it may come again with the next start."""
+        """Drop everything, what is in hand included. After a StoreError some of it may come again with the next start:
+        files could neither be deleted, nor be said to be used up.
+        """
         self._alive()
         self.syncing.let_go()
         self._close_reader()
@@ -422,7 +428,10 @@ class DiskQueue:
         self.syncing.begin(int(used))
         with ExitStack() as steps:
             steps.callback(self.sync)  # in the end, and whatever the disk refused
-            queuefiles.delete(self.files, self.paths, numbers)
+            left = queuefiles.use_up(self.files, self.paths, [*self._used_up, *numbers])
+            self._used_up = [number for number in left if number != self._write[0]]
+            if any(not queuefiles.spent(self.files, self.paths, number) for number in left):
+                raise StoreError(f"files of the emptied queue {self.name} cannot be deleted")
 
     def delete(self) -> None:
         """Close, and leave no file but what was set aside. StoreError when something cannot be deleted."""
@@ -432,7 +441,8 @@ class DiskQueue:
         self.depth = 0
         with ExitStack() as steps:
             steps.callback(self.files.unlink, self.paths.meta)
-            queuefiles.delete(self.files, self.paths, [*self._ends, self._write[0]])
+            if queuefiles.use_up(self.files, self.paths, [*self._used_up, *self._ends, self._write[0]]):
+                raise StoreError(f"files of the deleted queue {self.name} stay")
 
     def close(self) -> None:
         """Flush, and let go of the files. What is in hand is in the queue again when it is opened."""
@@ -441,6 +451,7 @@ class DiskQueue:
         try:
             if self.syncing.failed is None:
                 self.sync()
+            self._used_up = queuefiles.use_up(self.files, self.paths, self._used_up)
         finally:
             self.syncing.let_go()
             self._close_reader()

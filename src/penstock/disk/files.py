@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 
 from penstock.disk.released import Released
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import DiskFull, NoDescriptor, StoreError
 
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
@@ -32,6 +32,7 @@ _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that fai
 _SYNC_WRITES = (0xEF53, 0x58465342)  # statfs(2)'s types of ext2 to ext4 and XFS
 _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 _SPARES_MAX = 16
@@ -57,7 +58,7 @@ def _open(path: Path, flags: int) -> int:
         try:
             return os.open(path, flags | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not _spares:
+            if error.errno not in _TOO_MANY or not _spares:
                 raise
             os.close(_spares.pop())
 
@@ -71,11 +72,13 @@ def _close(fd: int) -> None:
 def _failed(error: OSError, what: object) -> StoreError:
     if error.errno in _FULL:
         return DiskFull(f"no room for {what}: {error.strerror}")
+    if error.errno in _TOO_MANY:
+        return NoDescriptor(f"{what}: {error.strerror}")
     return StoreError(f"{what}: {error.strerror}")
 
 
 class Files:
-    """The real disk. Every failure is a `StoreError`, no room a `DiskFull`."""
+    """The real disk. Every failure is a `StoreError`, no room a `DiskFull`, no descriptor a `NoDescriptor`."""
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
 

@@ -18,7 +18,6 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 from isal.isal_zlib import crc32
@@ -94,7 +93,7 @@ def write_meta(files: Files, path: Path, depth: int, read: Place, write: Place, 
 
 
 def plausible(meta: tuple[int, Place, Place], sizes: dict[int, int]) -> bool:
-    """Whether the files bear the meta file out; `sizes` are theirs by number."""
+    """Whether the files bear the meta file out; `sizes` are theirs by number, without those that are `spent`."""
     depth, read, write = meta
     if depth < 0 or read > write or write[0] >= NUMBER_MAX or any(number < read[0] for number in sizes):
         return False
@@ -266,7 +265,8 @@ def records(files: Files, folder: Path, name: str) -> Iterator[bytes]:
     paths = Paths(folder, name)
     sizes = {number: file_size(files, paths.data(number)) for number in queues_in(files, folder).get(name, [])}
     meta = read_meta(files, paths.meta)
-    begin = meta[1] if meta is not None and plausible(meta, sizes) else (0, 0)
+    left = {n: size for n, size in sizes.items() if meta is None or n >= meta[1][0] or not spent(files, paths, n)}
+    begin = meta[1] if meta is not None and plausible(meta, left) else (0, 0)
     for number, size in sizes.items():
         file, sums = RecordFile(files, paths.data(number)), load_sums(files, paths.sums(number))
         try:
@@ -436,12 +436,29 @@ def replace(files: Files, path: Path, data: bytes, *, flush: bool = True) -> Non
         files.sync_folder(path.parent)
 
 
-def delete(files: Files, paths: Paths, numbers: Iterable[int]) -> None:
-    """Each of these files with its sums, whatever becomes of the others. StoreError behind that."""
-    with ExitStack() as steps:
-        for number in numbers:
-            steps.callback(files.discard, paths.data(number))
-            steps.callback(files.discard, paths.sums(number))
+def use_up(files: Files, paths: Paths, numbers: Iterable[int]) -> list[int]:
+    """Delete data files all of whose records are done, and their sums. Where the disk keeps one, sums without a record say
+    that it holds nothing (`spent`). Those that stay, to be tried again.
+    """
+    left: list[int] = []
+    for number in numbers:
+        try:
+            files.discard(paths.data(number))
+            files.discard(paths.sums(number))
+        except StoreError as error:
+            left.append(number)
+            log.error("a used-up file stays for now: %s", error)
+            try:
+                replace(files, paths.sums(number), SUMS_HEAD, flush=False)
+            except StoreError as again:
+                log.error("%s: nor can it be said that it is used up: %s", paths.data(number).name, again)
+    return left
+
+
+def spent(files: Files, paths: Paths, number: int) -> bool:
+    """Whether a file that is there holds no record any more, by its sums."""
+    sums = paths.sums(number)
+    return sums.is_file() and file_size(files, sums) == len(SUMS_HEAD) and load_sums(files, sums) is not None
 
 
 def try_unlink(files: Files, path: Path) -> None:

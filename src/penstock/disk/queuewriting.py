@@ -202,8 +202,8 @@ class Syncing:
         """The flush that is due, for a thread; None when it is not any more. `failed` is told what `sync` would raise."""
         if self.failed is not None or self._flushing or not self.operations:
             return None
-        self._flushing = True
         number, operations, places = self._number, self.operations, self._places()
+        self._flushing = True
         lost: list[StoreError] = []
 
         def run() -> None:

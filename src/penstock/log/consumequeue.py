@@ -113,8 +113,9 @@ class QueueState:
         return not known
 
     def flush_again(self) -> None:
-        """Nothing of it was perhaps flushed."""
+        """Nothing of it was perhaps flushed, nor its names."""
         self.dirty_from = 0
+        self.fresh = True
 
     def take_fresh(self) -> bool:
         """Whether it has files whose names are not durable; they are being made so."""

@@ -301,9 +301,7 @@ class Repairs:
         """Write what was given."""
         if self._running or not self._given:
             return None
-        mends, self._given = self._given, []
-        self._running = True
-        files, commit_log = self._store.files, self._store.log
+        mends, files, commit_log = self._given, self._store.files, self._store.log
         places = []
         for mend in mends:
             segment = commit_log.file.at(mend.want.position)
@@ -311,6 +309,7 @@ class Repairs:
                 places.append(
                     (mend, segment.path, mend.want.position - segment.first, commit_log.sums.get(segment.first))
                 )
+        self._running, self._given = True, []
 
         def run() -> None:
             for sums in (False, True):

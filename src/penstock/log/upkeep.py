@@ -11,17 +11,20 @@ clean       files that retention lets go
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.disk.folderlock import FolderLock
-from penstock.disk.job import Job, run_now
+from penstock.disk.job import Job, Take, Takers, run_now
 from penstock.disk.segments import Segment
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import DiskFull, NoDescriptor, StoreError
+from penstock.faults import Told
 from penstock.log import status
 from penstock.log.checkpoint import DAMAGED_QUEUES, Checkpoint, CheckpointFile, LivePages
 from penstock.log.consumequeue import ConsumeQueue
@@ -31,7 +34,14 @@ from penstock.log.retention import Retention
 from penstock.log.state import LogState
 from penstock.wire.layout import FILLER_SIZE
 
+log = logging.getLogger("penstock.log")
+
 RESERVE_MAX = 4_000_000
+RETRY_MS = 1_000
+
+
+class FlushFailed(StoreError):
+    """Of what a checkpoint was to vouch for."""
 
 
 class Unflushed(NamedTuple):
@@ -57,12 +67,14 @@ class Upkeep:
         self.retention: Retention | None = None
         self.explicit: dict[tuple[bytes, int], int] = {}
         self.ahead: dict[tuple[bytes, int], int] = {}
+        self._takers = Takers()
         self._running: set[str] = set()
         self._checkpoint_ms = 0
         self._flushed_state: Checkpoint | None = None
         self._mark_ms = 0
         self._marked_end = 0
         self._retry_ms: dict[str, int] = {}
+        self._told = Told()  # of what is tried again
         self._reported: set[int] = set()
         self.damaged_queues: dict[tuple[bytes, int], int] = {}
         self._ends: dict[str, dict[str, int]] = {}
@@ -123,26 +135,21 @@ class Upkeep:
 
     def take_jobs(self, mono_ms: int) -> list[Job]:
         """What is due."""
+        return self._takers.take(self._kinds(), mono_ms)
+
+    def _kinds(self) -> Iterator[tuple[str, Take]]:
         store = self.store
-        jobs = self.take_flush(mono_ms)
-        if store.healthy:
-            assert self.preparer is not None
-            prepare = self.preparer.take(mono_ms)
-            if prepare is not None:
-                jobs.append(prepare)
-            for take in (self._take_reserve, self._take_checkpoint, self._take_mark):
-                job = take(mono_ms)
-                if job is not None:
-                    jobs.append(job)
-            for subscriber in store.subscribers:
-                job = subscriber.take_job(self._safe(), store.log.end, mono_ms)
-                if job is not None:
-                    jobs.append(job)
+        assert self.preparer is not None
         assert self.retention is not None
-        clean = self.retention.take(mono_ms)
-        if clean is not None:
-            jobs.append(clean)
-        return jobs
+        if store.healthy:
+            yield "flush of the log", self.take_flush
+            yield "prepare", self.preparer.take
+            yield "reserve", self._take_reserve
+            yield "checkpoint", self._take_checkpoint
+            yield "mark", self._take_mark
+            for subscriber in store.subscribers:
+                yield type(subscriber).__name__, partial(subscriber.take_job, self._safe(), store.log.end)
+        yield "clean", self.retention.take
 
     def _safe(self) -> int:
         """Nothing below is ever cut: it is flushed here and, where others copy this log, confirmed. What is derived is
@@ -184,17 +191,20 @@ class Upkeep:
         return Job(flush.kind, flush.run, finish)
 
     def _once(
-        self, kind: str, run: Callable[[], None], done: Callable[[int], None], again: Callable[[], None] | None = None
-    ) -> Job:
-        """A job of which one at a time runs; no room is tried again later, any other failure ends the writing."""
+        self, kind: str, run: Callable[[], None], done: Callable[[int], None], again: Callable[[], None] | None = None,
+        *, passing: tuple[type[StoreError], ...] = (DiskFull, NoDescriptor),
+    ) -> Job:  # fmt: skip
+        """A job of which one at a time runs. A `passing` failure is tried again later, any other ends the writing."""
         self._running.add(kind)
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             self._running.discard(kind)
             if error is None:
                 done(mono_ms)
-            elif isinstance(error, DiskFull):
-                self._retry_ms[kind] = mono_ms + 1000
+            elif isinstance(error, passing) and not isinstance(error, FlushFailed):
+                self._retry_ms[kind] = mono_ms + RETRY_MS
+                if self._told.is_news(kind, mono_ms):
+                    log.error("%s is not written now, it is tried again in %d ms error=%s", kind, RETRY_MS, error)
                 if again is not None:
                     again()
             else:
@@ -214,19 +224,25 @@ class Upkeep:
             return None
         dirty = self._dirty_derived()
         started = time.perf_counter()
+        flushed: list[bool] = []
 
         def run() -> None:
             try:
                 self._flush_derived(dirty)
-            except DiskFull as error:  # tried again it would succeed: the kernel forgets what it could not write out
-                raise StoreError(str(error)) from error
-            self.checkpoint.write(value)
+            except NoDescriptor:
+                raise
+            except StoreError as error:  # tried again it would succeed: the kernel forgets what it could not write out
+                raise FlushFailed(str(error)) from error
+            flushed.append(True)
+            self.checkpoint.write(value)  # all of it each time, so that no failure matters once it succeeds
 
         def done(now_ms: int) -> None:
             took_ms = int((time.perf_counter() - started) * 1000)
             self._checkpoint_ms = now_ms + max(store.options.checkpoint_interval_ms, 5 * took_ms)
 
-        def again() -> None:  # what was taken up was perhaps not flushed
+        def again() -> None:
+            if flushed:
+                return
             for by_id in store.queues.values():
                 for queue in by_id.values():
                     queue.flush_again()
@@ -234,7 +250,7 @@ class Upkeep:
             for index_file in store.index.index_files if store.index is not None else ():
                 index_file.mark_dirty()
 
-        return self._once("checkpoint", run, done, again)
+        return self._once("checkpoint", run, done, again, passing=(StoreError,))
 
     def _dirty_derived(self) -> Unflushed:
         """What must reach the disk so that everything derived below the log's end is there."""
@@ -294,7 +310,7 @@ class Upkeep:
             self.store.put_short([queue for queue, _ in fresh])
 
         path = self.folder / "offsets.json"
-        return self._once("reserve", lambda: tables.replace(self.files, path, data), done, again)
+        return self._once("reserve", lambda: tables.replace(self.files, path, data), done, again, passing=(StoreError,))
 
     def _offsets(self, *, ends: bool) -> bytes:
         store = self.store

@@ -82,6 +82,7 @@ class ScheduleFile:
         self.position = UNKNOWN
         self.count = 0  # of entries when it was opened
         self._map_size = map_size
+        self._rescued: list[Entry] | None = None  # of a damaged file, as long as no other could be made in its place
         self._env: Any = None  # lmdb has no types
         self._due: Any = None
         self._ids: Any = None
@@ -99,7 +100,9 @@ class ScheduleFile:
         try:
             if (self.folder / _BROKEN).exists():
                 raise ValueError("a flush had failed")
-            if self._unborn():
+            if self._rescued is not None:  # what lies there is what an attempt has left
+                (self.folder / "data.mdb").unlink(missing_ok=True)
+            elif self._unborn():
                 (self.folder / "data.mdb").unlink()
             if (self.folder / "data.mdb").exists():
                 self._check()
@@ -108,17 +111,24 @@ class ScheduleFile:
             self.close()
             if _says(error, _NO_ROOM):
                 raise DiskFull(f"schedule: {error}") from error
-            if _says(error, _NO_WAY_IN):
+            if _says(error, _NO_WAY_IN) or self._rescued is not None or self._is_empty():
                 raise StoreError(f"schedule: {error}") from error
             found = self._readable()
             try:
                 self._quarantine(str(error))
-                self.position, self.count = UNKNOWN, 0
+                self.position, self.count, self._rescued = UNKNOWN, 0, sorted(found)
                 self._open_environment()
             except (lmdb.Error, OSError) as again:
+                self.close()
                 raise StoreError(f"schedule: {again}") from error
-            return sorted(found)
-        return []
+        found, self._rescued = self._rescued or [], None
+        return found
+
+    def _is_empty(self) -> bool:
+        """Whether there is a folder, and nothing in it that could have been a schedule."""
+        with contextlib.suppress(OSError):
+            return set(os.listdir(self.folder)) <= {"lock.mdb"}
+        return False
 
     def _unborn(self) -> bool:
         """Whether a power cut came while the file was made: it has no more than the two first pages, one of them empty."""

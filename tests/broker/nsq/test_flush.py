@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.queueside import Quick, Side
+from broker.queueside import Quick, Reader, Side
 from penstock import words
 from penstock.broker.nsq.flush import TOGETHER_MIN, GroupFlush
 from penstock.broker.nsq.folder import PATIENCE_S
-from penstock.disk.job import run_now
-from penstock.errors import DiskFull, StoreError
+from penstock.broker.nsq.topics import Topic
+from penstock.disk.job import REST_MS, run_now
+from penstock.disk.readyqueue import ReadyQueue
+from penstock.errors import DiskFull, NoDescriptor, StoreError
 
 
 def flush_jobs(side: Side) -> list[str]:
@@ -232,4 +234,124 @@ def test_what_others_write_is_not_waited_for_twice(tmp_path: Path, monkeypatch: 
         found.append(files.together)
     assert found == [1, 0, 1]
     monkeypatch.undo()
+    side.close()
+
+
+class Odd(Topic):
+    """One whose streams cannot be looked at for a while."""
+
+    broken = True
+
+    def streams(self) -> list[ReadyQueue]:
+        if self.broken:
+            raise RuntimeError("planted")
+        return []
+
+
+def test_a_flush_that_cannot_take_up_a_topic_is_none_and_the_next_one_is(tmp_path: Path) -> None:
+    side = Side(tmp_path, level="disk")
+    topic = side.queueing.topic(b"t")
+    side.turn(1_000)
+    flush, answered = side.queueing.flush, []
+    odd = Odd(b"odd", topic.level, topic.registry)
+    flush.note(odd)
+    ticket = side.queueing.publish(topic, [b"a"])
+    assert ticket is not None
+    ticket.then(lambda done: answered.append(("a", done)))
+    jobs = side.queueing.take_jobs()
+    assert [job.kind for job in jobs] == ["flush", "taking flush"]
+    assert answered == [("a", False)]
+    behind = side.queueing.publish(topic, [b"b"])
+    assert behind is not None
+    behind.then(lambda done: answered.append(("b", done)))
+    with pytest.raises(RuntimeError, match="planted"):
+        run_now(jobs, side.broker.mono_ms)
+    assert (answered, flush.healthy, flush.done) == ([("a", False)], True, ticket.number - 1)
+    assert flush.due_ms() == side.broker.mono_ms + REST_MS  # it is not asked again and again meanwhile
+    odd.broken = False
+    side.turn(REST_MS)
+    assert (answered, flush.done) == ([("a", False), ("b", True)], behind.number)
+    side.close()
+
+
+def test_what_is_moved_cannot_keep_an_answer_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Side(tmp_path, level="disk")
+    topic = side.queueing.topic(b"t")
+    side.turn(1_000)
+    answered: list[bool] = []
+    ticket = side.queueing.publish(topic, [b"a"])
+    assert ticket is not None
+    ticket.then(answered.append)
+
+    def fail(*_: object) -> None:
+        raise StoreError("planted")
+
+    monkeypatch.setattr(side.queueing.moving, "settle", fail)
+    with pytest.raises(StoreError, match="planted"):
+        flush_jobs(side)
+    assert answered == [True]
+    monkeypatch.undo()
+    side.close()
+
+
+class Scarce(Quick):
+    """No cursor can be opened for a while."""
+
+    none_left = False
+
+    def __init__(self) -> None:
+        self.flushed: list[int] = []
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.none_left and path.suffix == ".cursor":
+            raise NoDescriptor(f"{path}: Too many open files")
+        return super().open(path, create=create, writable=writable)
+
+    def datasync(self, fd: int) -> None:
+        self.flushed.append(fd)
+
+
+def test_a_flush_that_finds_no_descriptor_waits_for_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing was done to the file: it is no failed flush. What is deleted meanwhile stays open until it is flushed."""
+    files = Scarce()
+    side = Side(tmp_path, files=files, level="disk")
+    topic, other = side.queueing.topic(b"t"), side.queueing.topic(b"u")
+    channel, reader = topic.channel(b"c"), Reader()
+    channel.add(reader)
+    reader.ready_count = 1
+    side.turn(1_000)
+    answered: list[tuple[bytes, bool]] = []
+
+    def publish(body: bytes, to: Topic = topic) -> None:
+        ticket = side.queueing.publish(to, [body])
+        assert ticket is not None
+        ticket.then(lambda done: answered.append((body, done)))
+
+    publish(b"a")
+    side.turn()
+    (delivery,) = reader.deliveries()
+    channel.finish(reader, delivery.id, 0, 0)
+    files.none_left = True
+    publish(b"b")
+    publish(b"c", other)
+    segments = [segment for one in (topic, other) for segment in one.streams()[0].segments]
+    side.turn()
+    side.queueing.delete(other)
+    for _ in range(3):
+        publish(b"d")
+        side.turn(REST_MS)
+    assert (answered, side.queueing.healthy) == ([(b"a", True)], True)
+    assert all(segment.fd >= 0 for segment in segments)
+    assert len([line for line in caplog.messages if "the flush waits" in line]) == 1
+    assert side.queueing.flush.blocked() is False
+    side.turn(words.FLUSH_WINDOW_MS)
+    assert side.queueing.flush.blocked()
+    files.none_left, files.flushed = False, []
+    side.turn(REST_MS)
+    assert answered[1:] == [(b"b", True), (b"c", True), *[(b"d", True)] * 3]
+    assert {segment.fd for segment in segments} <= set(files.flushed)
+    side.turn(1_000)
+    assert segments[-1].fd < 0 or segments[-1] in side.queueing.folder.pool.spares
+    side.reopen(clean=True)
+    assert side.queueing.topics[b"t"].channels[b"c"].depth() == 4
     side.close()

@@ -68,15 +68,15 @@ def test_a_disk_queue_rests_between_two_flushes(tmp_path: Path) -> None:
     run_now([job], 130)
     for size in (11, 1):
         put(queue, *messages(size))
-    assert folder.take_jobs(failed.append, 130 + PACE_MS - 1) == []
-    assert len(folder.take_jobs(failed.append, 130 + PACE_MS)) == 1
+    assert list(folder.take_jobs(failed.append, 130 + PACE_MS - 1)) == []
+    assert len(list(folder.take_jobs(failed.append, 130 + PACE_MS))) == 1
     other = folder.backend(b"u")
     for size in (11, 1):
         put(other, *messages(size))
     run_now(folder.take_jobs(failed.append, 200), 200)
     put(other, *messages(10 * FLUSHES_BEHIND // 2))  # soon the loop would have to flush
     put(other, *messages(1))
-    assert len(folder.take_jobs(failed.append, 201)) == 1
+    assert len(list(folder.take_jobs(failed.append, 201))) == 1
     assert not failed
     folder.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from broker.queueside import Quick, Reader, Side
 from penstock import words
 from penstock.broker.nsq.memorytopics import RETRY_MS, MemoryTopic
-from penstock.errors import DiskFull
+from penstock.broker.nsq.sources import memory
+from penstock.errors import DiskFull, Refused
 
 MANY = 2 * words.HAND_OVER_MAX + 500
 
@@ -153,4 +155,48 @@ def test_deferred_messages_come_behind(tmp_path: Path) -> None:
     for _ in range(6):
         side.turn()
     assert (channel.depth(), channel.deferred_count) == (MANY, words.HAND_OVER_MAX + 5)
+    side.close()
+
+
+class Choosy(Quick):
+    """A disk that takes no messages of some channels, in the order of their calls."""
+
+    refused: tuple[str, ...] = ()
+
+    def write_parts(self, fd: int, at: int, parts: Sequence[bytes | memoryview]) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").rpartition("/")[2].startswith(self.refused):
+            raise DiskFull("no room (by order of the test)")
+        super().write_parts(fd, at, parts)
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("first", [b"memory", b"a", b"b"])
+def test_what_a_channel_cannot_take_no_other_one_has(tmp_path: Path, first: bytes, deferred: bool) -> None:
+    """A producer that is refused sends again, as often as it takes; so is a deferred message given again."""
+    files = Choosy()
+    side = side_of(tmp_path, files=files, mem_queue_size=0)
+    topic = side.queueing.topic(b"t")
+    assert isinstance(topic, MemoryTopic)
+    for name in dict.fromkeys((first, b"memory", b"a", b"b")):
+        topic.channel(name)
+    memory(topic.channels[b"memory"]).limit = 1_000
+    sent: list[bytes] = []
+    files.refused = ("t:a.", "t:b.")
+    for n in range(5):
+        files.refused = (("t:a.", "t:b."), ("t:b.",), ("t:b.",), ("t:a.",), ())[n]
+        for _ in range(3):
+            if deferred:
+                stored = topic.redeliver(1, 1_000 + n, 0, b"%d" % n, None) == 0
+            else:
+                try:
+                    side.queueing.publish(topic, [b"%d" % n])
+                    stored = True
+                except Refused:
+                    stored = False
+            if stored:
+                sent.append(b"%d" % n)
+                break
+    assert sent[-1:] == [b"4"]
+    for name in topic.channels:
+        assert sorted(taken(side, topic, name)) == sorted(sent), name
     side.close()

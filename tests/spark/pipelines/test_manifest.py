@@ -93,3 +93,36 @@ def test_a_folder_that_an_older_version_named_is_gone_on_with(tmp_path: Path) ->
     old = tmp_path / "topic=%DLQ%delivery"
     old.mkdir()
     assert manifest.root_of(tmp_path, "%DLQ%delivery") == old
+
+
+@pytest.mark.parametrize("notes", ["null", "[]", "{}", '{"version": 1, "next": [], "pending": []}',
+    '{"version": 1, "next": {"b": {"x": 1}}, "pending": []}', '{"version": 1, "next": {}, "pending": [[1]]}',
+])  # fmt: skip
+def test_notes_of_another_shape_are_refused(tmp_path: Path, notes: str) -> None:
+    state = manifest.Manifest(tmp_path, "t")
+    state.save()
+    next(path for path in state.paths() if path.exists()).write_text(notes)
+    with pytest.raises(Corrupt, match="delete it to rebuild it"):
+        manifest.load(tmp_path, "t")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "topic=t" / "x.parquet"
+    path.parent.mkdir()
+    with pytest.raises(OSError, match="No space left"), manifest.written(tmp_path, "t", path) as file:
+        file.write(b"half")
+        with open("/dev/full", "wb") as full:
+            full.write(b"the rest")
+    assert manifest.unfinished(tmp_path, "t") == []
+    assert not path.exists()
+    with manifest.written(tmp_path, "t", path) as file:
+        file.write(b"whole")
+        assert len(manifest.unfinished(tmp_path, "t")) == 1
+    assert path.read_bytes() == b"whole"
+
+
+def test_what_another_run_is_writing_is_not_left_half_written(tmp_path: Path) -> None:
+    """The names of topics with channels may have dots: `t.x` beside `t`."""
+    with manifest.written(tmp_path, "t.x", tmp_path / "x.parquet"):
+        assert manifest.unfinished(tmp_path, "t") == []
+        assert len(manifest.unfinished(tmp_path, "t.x")) == 1

@@ -24,6 +24,8 @@ cdef class GroupFlush:
     cdef readonly object waiting
     cdef dict _dirty
     cdef list _files
+    cdef object _takers, _left, _told
+    cdef long long _retry_ms
     cdef bint _running
     cdef long long _started
     cdef tuple _log

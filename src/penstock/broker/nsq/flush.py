@@ -7,7 +7,7 @@ the queue files are flushed, and the log up to where it ended when the flush beg
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from penstock.broker.nsq.sources import lanes
 from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.files import Files
-from penstock.disk.job import Job, run_now
+from penstock.disk.job import REST_MS, Job, Take, Takers, run_now
 from penstock.disk.readysegment import ReadySegment
-from penstock.errors import StoreError
+from penstock.errors import NoDescriptor, StoreError
+from penstock.faults import Told
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -107,11 +108,17 @@ class _Work:
             _unless_gone(path, partial(folder.files.sync_folder, path))
 
     def done(self) -> None:
-        """All of it is durable."""
+        """All of it is durable. Every topic is told; what one of them raises comes behind that."""
         for cursor, ordinal in self.cursors:
             cursor.flushed(ordinal)
+        raised: list[Exception] = []
         for topic, total in self.totals:
-            topic.flushed(total)
+            try:
+                topic.flushed(total)
+            except Exception as error:
+                raised.append(error)
+        if raised:
+            raise raised[0]
 
 
 class GroupFlush:
@@ -129,6 +136,10 @@ class GroupFlush:
         self.dirty_since = -1  # when the oldest byte came that no finished flush has taken
         self._dirty: dict[Topic, None] = {}
         self._files: list[Path] = []
+        self._takers = Takers()
+        self._retry_ms = 0  # something could not be taken up, or opened: no flush begins before this moment
+        self._left: _Work | None = None  # what a flush has left to the next one
+        self._told = Told()
         self._running = False
         self._started = 0  # number of the last flush that was begun
         self._log: tuple[int, int] | None = None  # a flush that still waits for the log: (number, position)
@@ -196,27 +207,45 @@ class GroupFlush:
         if self._running or not self.healthy or self._log is not None:
             return words.FAR_MS
         if self.wanted:
-            return 0
-        return words.FAR_MS if self.dirty_since < 0 else self.dirty_since + words.FLUSH_INTERVAL_MS
+            return self._retry_ms
+        return words.FAR_MS if self.dirty_since < 0 else max(self._retry_ms, self.dirty_since + words.FLUSH_INTERVAL_MS)
 
     def take_jobs(self) -> list[Job]:
         """The flush that is due, those of disk queues, and files to be removed."""
-        jobs = self._folder.take_jobs(self.fail, self._time.mono_ms)
         pool = self._folder.pool
         # A flush may still be at work on what was let go of since it began: its files stay open until it is done.
-        gone = [] if self._running else pool.take_gone()
+        gone = [] if self._running or self._left is not None else pool.take_gone()
+        kinds: list[tuple[str, Take]] = [("disk queues", partial(self._folder.take_jobs, self.fail))]
         if self.due_ms() <= self._time.mono_ms:
-            jobs.append(self._job())
+            kinds.append(("flush", self._begin))
+        jobs = self._takers.take(kinds, self._time.mono_ms)
         if gone:
             jobs.append(Job("clean", lambda: pool.remove(gone)))
         return jobs
 
-    def _job(self) -> Job:
-        work = _Work()
+    def _begin(self, mono_ms: int) -> Iterator[Job]:
+        """The flush that is due. What a topic raises comes behind it: the others are flushed, and whoever waits is told that it
+        was none, for it does not cover all; the next one does.
+        """
+        work, self._left = self._left or _Work(), None
+        left: dict[Topic, None] = {}
+        raised: list[Exception] = []
         for topic in self._dirty:
-            work.take(topic, self._folder)
-        self._dirty = {}
-        work.files, self._files = self._files, []
+            try:
+                work.take(topic, self._folder)
+            except Exception as error:
+                left[topic] = None
+                raised.append(error)
+        self._dirty = left
+        yield self._job(work, whole=not raised)
+        if raised:
+            self._retry_ms = mono_ms + REST_MS
+            self.waiting.fail()
+            raise raised[0]
+
+    def _job(self, work: _Work, *, whole: bool = True) -> Job:
+        work.files += self._files
+        self._files = []
         began_ms = self._time.mono_ms
         self.wanted = False
         self._running = True
@@ -225,13 +254,22 @@ class GroupFlush:
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             self._running = False
+            if isinstance(error, NoDescriptor):  # a file was not even opened, and no page is taken for a flushed one
+                self._left, self._retry_ms = work, mono_ms + REST_MS
+                if self._told.is_news("", mono_ms):
+                    log.error("the flush waits, and who waits for it, for a file cannot be opened error=%s", error)
+                return
             if error is not None:
                 self.fail(error)
                 return
-            self.dirty_since = began_ms if self._dirty else -1
-            work.done()
-            self._log = (number, position)
-            self.finish()
+            self._told.over()
+            if whole:
+                self.dirty_since = began_ms if self._dirty else -1
+                self._log = (number, position)
+            try:
+                work.done()
+            finally:
+                self.finish()
 
         return Job("flush", lambda: work.run(self._folder), finish)
 
@@ -251,8 +289,10 @@ class GroupFlush:
             return
         self._log = None
         self.done = number
-        self._moving.settle(self)
-        self.waiting.settle(number)
+        try:
+            self._moving.settle(self)
+        finally:
+            self.waiting.settle(number)
 
     def flush_again(self, topics: list[Topic]) -> None:
         """The former process was killed: what it wrote is with the kernel, and is flushed before anything is answered."""
@@ -265,14 +305,16 @@ class GroupFlush:
             self.note(topic)
         self._moving.settle(self)
         if self._dirty:
-            run_now([self._job()], self._time.mono_ms)
+            run_now(self._begin(self._time.mono_ms), self._time.mono_ms)
 
     def flush_last(self, topics: list[Topic]) -> None:
         """A clean stop: flush everything here and now."""
         for topic in topics:
             if topic.level != LEVEL_MEMORY:
                 self.note(topic)
-        run_now([self._job()], self._time.mono_ms)
+        run_now(self._begin(self._time.mono_ms), self._time.mono_ms)
+        if self._left is not None:
+            raise StoreError("a file cannot be opened to be flushed")
         self.done = max(self.done, self._started if self.healthy else 0)
         self._moving.settle(self, len(self._moving))
 

@@ -176,13 +176,13 @@ class QueueFolder:
         """Delete a disk queue and its files."""
         self._backends.pop(name).delete()
 
-    def take_jobs(self, failed: Callable[[StoreError], None], mono_ms: int) -> list[Job]:
+    def take_jobs(self, failed: Callable[[StoreError], None], mono_ms: int) -> Iterator[Job]:
         """The flushes of disk queues that are due; `failed` is told of those that fail."""
-        if not self._unflushed:
-            return []
-        due = [syncing for syncing in self._unflushed if not syncing.rests(mono_ms)]
-        self._unflushed.difference_update(due)
-        return [job for syncing in due if (job := syncing.take_job(failed)) is not None]
+        for syncing in [syncing for syncing in self._unflushed if not syncing.rests(mono_ms)]:
+            job = syncing.take_job(failed)
+            self._unflushed.discard(syncing)
+            if job is not None:
+                yield job
 
     def tick(self, mono_ms: int) -> int | None:
         """Let the disk queues that are due ask for their flush; when the next one is. StoreError, when one failed."""

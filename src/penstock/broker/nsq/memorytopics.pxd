@@ -18,7 +18,7 @@ cdef class MemoryTopic(Topic):
     cpdef int ready(self, long long size, long long count, bint gathers=*) except -1
     @cython.locals(writer=RunWriter, to=cython.longlong)
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
-    @cython.locals(channel=Channel, source=MemorySource, writer=RunWriter, begin=cython.longlong, end=cython.longlong, count=cython.longlong, buffer=object)
+    @cython.locals(channel=Channel, source=MemorySource, writer=RunWriter, begin=cython.longlong, end=cython.longlong, count=cython.longlong, buffer=object, tight=cython.bint)
     cpdef int placed(self) except -1
     cpdef pump(self, long long mono_ms)
     @cython.locals(left=cython.longlong, moved=cython.longlong, channel=Channel)

@@ -16,6 +16,7 @@ from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.names import printable
 from penstock.broker.nsq.sources import memory
 from penstock.broker.nsq.topics import Owed, TopicRegistry, delete_channels
+from penstock.disk.runs import Buffer
 from penstock.errors import StoreError
 from penstock.octets import Readable
 from penstock.wire.nsq import message_data
@@ -25,14 +26,14 @@ if cython.compiled:
     from cython.cimports.penstock.broker.nsq.topics import Topic
     from cython.cimports.penstock.delivery.channel import Channel
     from cython.cimports.penstock.delivery.source import MemorySource
-    from cython.cimports.penstock.disk.runs import RunWriter
+    from cython.cimports.penstock.disk.runs import RunWriter, framed
     from cython.cimports.penstock.wire.nsq import put_fresh
 else:
     from penstock import words
     from penstock.broker.nsq.topics import Topic
     from penstock.delivery.channel import Channel
     from penstock.delivery.source import MemorySource
-    from penstock.disk.runs import RunWriter
+    from penstock.disk.runs import RunWriter, framed
     from penstock.wire.nsq import put_fresh
 
 log = logging.getLogger("penstock.queueing")
@@ -74,16 +75,45 @@ class MemoryTopic(Topic):
         """StoreError when the disk part of a queue cannot take it."""
         writer = self._writer
         buffer, begin, end, count = writer.buffer, writer.begin, writer.end, writer.count
-        writer.place()  # some channel may have it, though another one cannot
+        writer.place()  # a channel may look at it from now on
         if self._keeps or self.paused or not self.channels:
             self.source.put_run(buffer, begin, end, count)
         else:
+            tight = False
+            if len(self.channels) > 1:
+                for channel in self.channels.values():
+                    source = channel.source
+                    tight = tight or source.to_write(count) > 0  # type: ignore[attr-defined]
+            if tight:
+                self._give([memory(channel) for channel in self.channels.values()], buffer, begin, end, count)
             for channel in self.channels.values():
                 source = channel.source
-                source.put_run(buffer, begin, end, count)  # type: ignore[attr-defined]
+                if not tight:
+                    source.put_run(buffer, begin, end, count)  # type: ignore[attr-defined]
                 channel.count(count)
         self.mark()
         return 0
+
+    def _give(self, sources: list[MemorySource], buffer: Buffer, begin: int, end: int, count: int) -> None:
+        """Messages into each of these, or with StoreError into none: whoever sends them again must not double them. Those that
+        may have to write come first, whoever has most to write before the others; one that cannot, when another has them
+        already, has them in memory.
+        """
+        tight = [source for source in sources if source.to_write(count) > 0]
+        tight.sort(key=lambda source: -int(source.to_write(count)))
+        had = False
+        for source in tight:
+            try:
+                source.put_run(buffer, begin, end, count)
+            except StoreError as error:
+                if not had:
+                    raise
+                log.error("messages stay in memory for a channel topic=%s error=%s", printable(self.name), error)
+                source.keep_over(buffer, begin, end, count)
+            had = True
+        for source in sources:
+            if source not in tight:
+                source.put_run(buffer, begin, end, count)
 
     def pump(self, mono_ms: int) -> None:
         self._writer.leave()  # an idle topic keeps no room
@@ -111,8 +141,9 @@ class MemoryTopic(Topic):
     ) -> int:
         """Deferred when the topic of this name had another level."""
         try:
-            for name in self.channels if claimants is None else claimants:
-                memory(self.channels[name]).put([message_data(stamp_ns, attempts, message_id, body)])
+            owed = [memory(self.channels[name]) for name in (self.channels if claimants is None else claimants)]
+            run = framed((message_data(stamp_ns, attempts, message_id, body),))
+            self._give(owed, run.buffer, run.at, run.end, run.count)
         except StoreError:
             return 1
         self.mark()

@@ -7,10 +7,8 @@ says how a killed run is resumed.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -181,10 +179,9 @@ def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -
 
 def _sweep(folder: Path, topic: str) -> None:
     """Remove what killed tasks left half written."""
-    root = manifest.root_of(folder, topic)
-    for path in [*root.glob("broker=*/queue=*/.*.writing"), *manifest.notes_of(folder).glob(f"{topic}.*.writing")]:
+    for path in manifest.unfinished(folder, topic):
         path.unlink(missing_ok=True)
-    if not (root / "_delta_log").exists():
+    if not (manifest.root_of(folder, topic) / "_delta_log").exists():
         tables.remove_contained(folder, topic)
 
 
@@ -234,22 +231,19 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
     if not path.exists():
         arrow = schema.arrow_of(options.columns)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = manifest.notes_of(folder) / f"{r.queue.topic}.{uuid.uuid4().hex}.writing"
         encoded = [name for name in arrow.names if name in _FEW_VALUES]
         held: list[pa.RecordBatch] = []
-        with open(unfinished, "wb") as file:
-            with pq.ParquetWriter(file, arrow, compression=compression, use_dictionary=encoded) as writer:
-                for batch in batches(options, arrow, RangePartition(r, ())):
-                    held.append(batch)
-                    if sum(b.num_rows for b in held) >= GROUP_ROWS or sum(b.nbytes for b in held) >= GROUP_BYTES:
-                        writer.write_table(pa.Table.from_batches(held), row_group_size=GROUP_ROWS * 2)
-                        held = []
-                if held:
+        with (
+            manifest.written(folder, r.queue.topic, path) as file,
+            pq.ParquetWriter(file, arrow, compression=compression, use_dictionary=encoded) as writer,
+        ):
+            for batch in batches(options, arrow, RangePartition(r, ())):
+                held.append(batch)
+                if sum(b.num_rows for b in held) >= GROUP_ROWS or sum(b.nbytes for b in held) >= GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(held), row_group_size=GROUP_ROWS * 2)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        manifest.flush_folder(path.parent)
+                    held = []
+            if held:
+                writer.write_table(pa.Table.from_batches(held), row_group_size=GROUP_ROWS * 2)
     rows = pq.ParquetFile(path).metadata.num_rows
     return File(str(path), r.queue.broker, r.queue.queue_id, r.start, r.end - 1, rows, path.stat().st_size)
 

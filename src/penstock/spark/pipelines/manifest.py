@@ -24,11 +24,12 @@ import fcntl
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from penstock.client.routes import MessageQueue
@@ -38,6 +39,10 @@ from penstock.spark.read.planning import Offsets, Range
 VERSION = 1
 _TOPIC, _PERCENT = "topic=", quote("%")
 _NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")
+_UNFINISHED = re.compile(r"(.+)\.[0-9a-f]{32}\.writing")
+
+
+_REBUILD = "delete it to rebuild it from the files' names"
 
 
 @dataclass
@@ -95,13 +100,18 @@ def load(folder: Path, topic: str) -> Manifest:
             manifest.next[r.queue] = max(manifest.next.get(r.queue, 0), r.end)
         return manifest
     except ValueError as error:
-        raise Corrupt(path, 0, f"{error}; delete it to rebuild it from the files' names") from None
-    if state.get("version") != VERSION:
+        raise Corrupt(path, 0, f"{error}; {_REBUILD}") from None
+    if isinstance(state, dict) and state.get("version", VERSION) != VERSION:
         raise Corrupt(path, 0, f"version {state.get('version')} is not {VERSION}")
-    for broker, queues in state["next"].items():
-        for queue_id, offset in queues.items():
-            manifest.next[MessageQueue(topic, broker, int(queue_id))] = offset
-    pending = [Range(MessageQueue(topic, b, q), first, until) for b, q, first, until in state["pending"]]
+    try:
+        for broker, queues in state["next"].items():
+            for queue_id, offset in queues.items():
+                manifest.next[MessageQueue(topic, broker, int(queue_id))] = int(offset)
+        pending = [
+            Range(MessageQueue(topic, b, int(q)), int(first), int(until)) for b, q, first, until in state["pending"]
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise Corrupt(path, 0, f"not the notes of an archive; {_REBUILD}") from None
     return Manifest(folder, topic, manifest.next, pending)
 
 
@@ -152,6 +162,32 @@ def archived(folder: Path, topic: str) -> list[Range]:
             queue = MessageQueue(topic, path.parts[-3].partition("=")[2], int(path.parts[-2].partition("=")[2]))
             found.append(Range(queue, int(name[1]), int(name[2]) + 1))
     return sorted(found)
+
+
+@contextmanager
+def written(folder: Path, topic: str, path: Path) -> Iterator[BinaryIO]:
+    """What becomes the file `path` once all of it is on the disk. Whatever fails leaves nothing: there may be no room for it."""
+    unfinished = notes_of(folder) / f"{topic}.{uuid.uuid4().hex}.writing"
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def unfinished(folder: Path, topic: str) -> list[Path]:
+    """What killed runs of this topic left half written; another topic's name may begin with it."""
+    found = list(root_of(folder, topic).glob("broker=*/queue=*/.*.writing"))
+    for path in notes_of(folder).glob("*.writing"):
+        name = _UNFINISHED.fullmatch(path.name)
+        if name and name[1] == topic:
+            found.append(path)
+    return found
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -238,23 +237,17 @@ def remove_contained(folder: Path, topic: str) -> None:
 
 
 def _join(folder: Path, group: Sequence[Range]) -> None:
-    import os
-
     import pyarrow.parquet as pq
 
     path = manifest.file_of(folder, Range(group[0].queue, group[0].start, group[-1].end))
-    unfinished = manifest.notes_of(folder) / f"{group[0].queue.topic}.{uuid.uuid4().hex}.writing"
     first = pq.ParquetFile(manifest.file_of(folder, group[0]))
     codec = first.metadata.row_group(0).column(0).compression if first.metadata.num_row_groups else "ZSTD"
-    with open(unfinished, "wb") as file:
-        with pq.ParquetWriter(
-            file, first.schema_arrow, compression=None if codec == "UNCOMPRESSED" else codec
-        ) as writer:
-            for r in group:
-                source = pq.ParquetFile(manifest.file_of(folder, r))
-                for n in range(source.metadata.num_row_groups):
-                    writer.write_table(source.read_row_group(n))
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    manifest.flush_folder(path.parent)
+    compression = None if codec == "UNCOMPRESSED" else codec
+    with (
+        manifest.written(folder, group[0].queue.topic, path) as file,
+        pq.ParquetWriter(file, first.schema_arrow, compression=compression) as writer,
+    ):
+        for r in group:
+            source = pq.ParquetFile(manifest.file_of(folder, r))
+            for n in range(source.metadata.num_row_groups):
+                writer.write_table(source.read_row_group(n))
