@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import struct
 import uuid
@@ -15,8 +16,8 @@ import pytest
 
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
-from penstock.client.staging import Sealed, SinkRun, StageClient, Stager
-from penstock.errors import BrokerRefused, ClientError
+from penstock.client.staging import Sealed, SinkRun, StageClient, StagedLost, Stager
+from penstock.errors import BrokerRefused, ClientError, NoRoute
 from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
@@ -260,6 +261,57 @@ def test_what_is_decided_is_not_given_up(
     assert not pair.undecided(again, 1)  # nobody else knows
     wait_for(pair, 1)
     assert not pair.undecided(again, 1)
+
+
+def test_who_decides_is_known_where_no_rows_were(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster
+) -> None:
+    """The first batch lay at the deciding broker alone; it is away when the batch is done again, and nobody decides anew."""
+    run, again = SinkRun("one-sided", "query", "run-1"), SinkRun("one-sided", "query", "run-2")
+    assert pair.coordinator(run) == "broker-b"
+    assert pair.known(run, "broker-a").coordinator == ""
+    pair.publish(run, 0, [stage_pair(pair, run, 0, "first", 0)])
+    assert pair.known(run, "broker-a").coordinator == "broker-b"
+    second_broker.stop(signal.SIGKILL)
+    with StageClient(own_cluster.registry, patience_s=1) as client:
+        wait_for(client, 1)
+        with pytest.raises(NoRoute, match="broker-b decides for sink one-sided and is away: start it"):
+            Stager(client, again, 0).over()
+    second_broker.start()
+    with StageClient(own_cluster.registry, patience_s=20) as client:
+        wait_for(client, 2)
+        assert Stager(client, again, 0).over()
+        assert sorted(contents(own_cluster.registry)) == sorted(rows("first", 10))
+
+
+def test_of_two_that_decided_the_one_with_more_batches_does(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster
+) -> None:
+    """Each was alone for a while, and knew nothing of the other."""
+    first = SinkRun("two-minds", "query", "run-1")
+    second_broker.stop(signal.SIGKILL)
+    wait_for(pair, 1)
+    with StageClient(own_cluster.registry, patience_s=20) as client:
+        client.publish(first, 0, [stage_pair(client, first, 0, "at-a", 10)])
+    second_broker.start()
+    wait_for(pair, 2)
+    pair._deciders["two-minds", "run-2"] = "broker-b"  # as of a client that has not seen broker-a
+    second = SinkRun("two-minds", "query", "run-2")
+    sealed = stage_pair(pair, second, 1, "at-b", 0)
+    with pytest.raises(StagedLost, match="brokers came or went: broker-a decides for sink two-minds, not broker-b"):
+        pair.publish(second, 1, [sealed])
+    body = json.dumps({"tokens": [sealed.token]}).encode()
+    pair.ask_broker(
+        "broker-b", RequestCode.STAGE_PUBLISH, {**second.ext(), "coordinator": "broker-b", "batch": "1"}, body
+    )
+    with StageClient(own_cluster.registry, patience_s=20) as client:
+        third = SinkRun("two-minds", "query", "run-3")
+        assert client.coordinator(third) == "broker-b"
+        assert client.known(third, "broker-a").coordinator == "broker-a"
+        assert Stager(client, third, 1).over()
+        client.publish(third, 2, [stage_pair(client, third, 2, "both", 5)])
+        assert [client.known(third, name).coordinator for name in ("broker-a", "broker-b")] == ["broker-b"] * 2
+        assert len(contents(own_cluster.registry)) == 30
 
 
 def wait_for(client: StageClient, count: int) -> None:

@@ -65,11 +65,12 @@ class Sink(msgspec.Struct):
         default_factory=dict
     )  # topic: the brokers its rows were dealt out over
 
-    def go_on(self, run: str) -> None:
-        """A run writes; the one before it is over."""
+    def go_on(self, run: str, coordinator: str) -> None:
+        """A run writes, and this broker decides for it; the one before it is over."""
         if self.run != run:
             self.stale = [*self.stale, self.run][-STALE_RUNS_MAX:]
             self.run = run
+        self.coordinator = coordinator
 
     def is_once(self, once: bool) -> None:
         """Whether its job can be named again."""
@@ -153,7 +154,7 @@ class Sinks:
         sink = self.by_name.get(name)
         if sink is None or about.get("reset"):
             sink = self.by_name[name] = Sink(about["query"], about["run"], about["coordinator"])
-        sink.go_on(about["run"])
+        sink.go_on(about["run"], about["coordinator"])
         sink.is_once(bool(about.get("once")))
 
     def _done(self, name: str) -> None:

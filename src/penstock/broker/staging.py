@@ -130,6 +130,10 @@ class Staging:
                 self._drop(spool)
         return self.sinks.by_name[run.sink]
 
+    def note(self, run: Run) -> Sink:
+        """A run will write, perhaps to other brokers alone: this one knows of it, too. Refused."""
+        return self._register(run)
+
     def ask(self, sink: str, query: str, run: str, reset: bool) -> Sink | None:
         """What is known of a sink, for a run that may write to it. Refused when it may not, or when that is not certain yet."""
         known = self._runs.ask(sink, query, run, reset)

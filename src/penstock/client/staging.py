@@ -3,7 +3,7 @@
 A task stages under a random token (`Stager`); the driver of the job publishes the tokens it was told of, once for each
 (sink, batch) (`StageClient.publish`). A batch over several brokers is decided at one of them, the sink's coordinator: its
 PUBLISH names the tokens of all, and a later driver with the same batch finishes that decision instead of its own.
-Which broker that is was said by the first run of the sink, and every broker that has rows of it knows.
+Which broker that is was said by the first run of the sink, and every broker that was there when a batch was decided knows.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class StageClient(LogReader):
         self.patience_s = patience_s
         self._masters: dict[str, str] = {}
         self._deciders: dict[tuple[str, str], str] = {}
+        self._told: set[tuple[str, str, str]] = set()
 
     # -- the cluster
 
@@ -197,25 +198,55 @@ class StageClient(LogReader):
     # -- the sink
 
     def coordinator(self, run: SinkRun) -> str:
-        """The broker that decides for the sink: the one any broker knows of, else one chosen by the sink's name."""
-        known = self._deciders.get((run.sink, run.run))
-        if known is None:
-            names = sorted(self.patiently(lambda: self.masters(fresh=True)))
-            known = next((known for known in (self.known(run, name).coordinator for name in names) if known), "")
-            known = known or names[crc32(run.sink.encode()) % len(names)]
-            self._deciders[run.sink, run.run] = known
-        return known
+        """The broker that decides for the sink: the one that brokers know of, else one chosen by the sink's name."""
+        found = self._deciders.get((run.sink, run.run))
+        if found is None:
+            found = self.patiently(lambda: self._decider(run, self.masters(fresh=True)))
+            if not found:
+                names = sorted(self.masters())
+                found = names[crc32(run.sink.encode()) % len(names)]
+            self._deciders[run.sink, run.run] = found
+        return found
+
+    def _decider(self, run: SinkRun, names: Iterable[str]) -> str:
+        """Who decides for the sink, as far as these brokers know of it; empty: none does."""
+        every = [_known(self._note(run, name)) for name in sorted(names)]
+        # Brokers that were alone for a while may each know of another one: the newest batch was decided last.
+        newest = max((known for known in every if known.coordinator), key=lambda known: known.batch, default=None)
+        return "" if newest is None else newest.coordinator
 
     def known(self, run: SinkRun, broker: str) -> Known:
         """What a broker knows of the sink. BrokerRefused when this run may not write."""
-        answer = self.ask_broker(broker, RequestCode.STAGE_OPEN, run.ext())
-        layout = json.loads(answer.body or b"{}").get("layout") or {}
-        return Known(int(answer.ext["batch"]), answer.ext["coordinator"], layout)
+        return _known(self.ask_broker(broker, RequestCode.STAGE_OPEN, run.ext()))
+
+    def _note(self, run: SinkRun, broker: str, coordinator: str = "") -> RemotingCommand:
+        """What a broker answers now; with `coordinator` it notes the run."""
+        ext = run.ext() | ({"coordinator": coordinator} if coordinator else {})
+        return checked(self._call(self.address(broker), RemotingCommand(RequestCode.STAGE_OPEN, ext)))
+
+    def _tell(self, run: SinkRun, coordinator: str) -> None:
+        """Let each broker that is there know who decides, before it does: it may be away when the next run asks.
+
+        Without that, rows which it alone had would be decided a second time by another one. StagedLost when one that was
+        away knows better.
+        """
+        with contextlib.suppress(ConnectionLost, TimedOut):  # without a registry those that were there
+            self.masters(fresh=True)
+        untold = {(run.sink, run.run, name) for name in self.masters()} - self._told
+        if untold:
+            found = self._decider(run, self.masters())
+            if found not in ("", coordinator):
+                raise _others_came(run, found, coordinator)
+        for about in sorted(untold):
+            self._note(run, about[2], coordinator)
+            self._told.add(about)
 
     def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed]) -> Published:
         """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then."""
         parts = list(sealed)
         coordinator = self.coordinator(run)
+        if not run.once:
+            self.patiently(lambda: self._tell(run, coordinator))
         tokens: dict[str, list[str]] = {}
         for part in parts:
             for broker in part.brokers:
@@ -298,6 +329,15 @@ def _layout(parts: Iterable[Sealed]) -> dict[str, set[str]]:
     return found
 
 
+def _known(answer: RemotingCommand) -> Known:
+    layout = json.loads(answer.body or b"{}").get("layout") or {}
+    return Known(int(answer.ext["batch"]), answer.ext["coordinator"], layout)
+
+
+def _others_came(run: SinkRun, found: str, asked: str) -> StagedLost:
+    return StagedLost(f"brokers came or went: {found} decides for sink {run.sink}, not {asked}; start the job again")
+
+
 def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:
     return any(part.token in decided.get(broker, ()) for broker in part.brokers)
 
@@ -376,7 +416,14 @@ class Stager:
 
     def over(self) -> bool:
         """Whether the batch was published, or decided, before: then nothing needs to be staged. Learns the layout."""
-        known = self.client.known(self.run, self.coordinator)
+        try:
+            known = self.client.known(self.run, self.coordinator)
+        except NoRoute as error:
+            raise NoRoute(
+                f"broker {self.coordinator} decides for sink {self.run.sink} and is away: start it again. Without it nobody "
+                "knows which batches are written already; if it is gone for good, begin anew with another sinkId, jobId or "
+                "checkpoint"
+            ) from error
         self.layout = known.layout
         return known.batch >= self.batch
 
@@ -429,7 +476,7 @@ class Stager:
         if answer.code != ResponseCode.SUCCESS:
             raise _refused(answer)
         if answer.ext["coordinator"] != self.coordinator:
-            raise StagedLost(f"brokers came or went: {answer.ext['coordinator']} decides for {self.run.sink}")
+            raise _others_came(self.run, answer.ext["coordinator"], self.coordinator)
         has = int(answer.ext["number"])
         if has < 0:
             part.end()

@@ -31,17 +31,22 @@ class StageCalls(Calls):
     }
 
     def stage_open(self, session: Peer, request: RemotingCommand) -> Answer:
-        """Without a token: what is known of the sink. With one: begin, or go on after a lost connection."""
+        """Without a token: what is known of the sink, and with `coordinator` the run is noted. With one: begin to stage, or go on
+        after a lost connection."""
         fields = read_fields(request.code, request.ext)
         staging = self.broker.staging
         sink, query, run = fields["sink"], fields["query"], fields["run"]
+        who = Run(sink, query, run, fields["coordinator"] or "", bool(fields["reset"]), bool(fields["once"]))
         if not fields["token"]:
-            known = staging.ask(sink, query, run, bool(fields["reset"]))
+            known = staging.ask(sink, query, run, bool(fields["reset"])) if not who.coordinator else staging.note(who)
             last, coordinator = (-1, "") if known is None else (known.last, known.coordinator)
             layout = {} if known is None or not known.layout else {"layout": known.layout}
             body = json.dumps(layout).encode() if layout else b""
-            return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
-        who = Run(sink, query, run, fields["coordinator"] or "", bool(fields["reset"]), bool(fields["once"]))
+            reply = request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
+            if who.coordinator:
+                session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply)
+                return None
+            return reply
         batch = -1 if fields["batch"] is None else fields["batch"]
         number, known = staging.open_token(Token(who, fields["token"], batch, msgid.pack_host(session.remote)))
         ext = {"number": str(number), "batch": str(known.last), "coordinator": known.coordinator}
