@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from penstock.security import PLAIN, Security
 from penstock.spark import schema
 from penstock.spark.read import options
 from penstock.spark.read.options import Option
+from penstock.wire.names import SINK_NAME, SINK_NAME_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,6 +69,7 @@ _OURS = frozenset(
 ) | {"checkpointlocation"}
 
 BATCH_BYTES_MAX, SEND_BYTES_MAX = 8 << 20, 4 << 20
+PARTITION_MAX = 2**31 - 1
 
 
 class SinkColumn(NamedTuple):
@@ -111,10 +114,35 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     found = SinkOptions(**values, security=security)
     if found.path and found.topic and found.path != found.topic:
         raise ConfigError("topic and the name given to save(...) exclude each other", "give one of them")
+    _check_names(found)
     most = BATCH_BYTES_MAX if found.commit_mode != "none" else SEND_BYTES_MAX
     if found.batch_bytes > most:
         raise ConfigError(f"option batchBytes = {found.batch_bytes}: at most {most}")
     return found
+
+
+def sink_of_job(job: str) -> str:
+    """The sink a job of that name writes as."""
+    return f"job-{job}"
+
+
+def sink_of_part(sink: str, partition: int) -> str:
+    """The sink of one partition, where each publishes alone."""
+    return f"{sink}/{partition}"
+
+
+def _check_names(found: SinkOptions) -> None:
+    """ConfigError for a name that no broker takes, before any task has worked for it."""
+    for option, name, sink in (
+        ("sinkId", found.sink_id, found.sink_id or ""),
+        ("jobId", found.job_id, sink_of_job(found.job_id or "")),
+    ):
+        if name is None:
+            continue
+        longest = sink_of_part(sink, PARTITION_MAX) if found.commit_mode == "partition" else sink
+        most = SINK_NAME_MAX - (len(longest) - len(name))
+        if len(name) > most or not re.fullmatch(SINK_NAME, name):
+            raise ConfigError(f"option {option} = {name!r}: a name has 1 to {most} printable ASCII characters")
 
 
 def check(wanted: StructType, found: SinkOptions) -> None:

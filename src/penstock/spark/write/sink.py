@@ -151,7 +151,7 @@ def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     if options.commit_mode == "none":
         return Staged(run, batch, partition, send(options, batch, partition, batches))
     if options.commit_mode == "partition":
-        own = replace(run, sink=f"{run.sink}/{partition}")
+        own = replace(run, sink=sinkoptions.sink_of_part(run.sink, partition))
         sealed = stage(options, own, batch, partition, batches)
         client_of(options).publish(own, batch, [sealed])
         return Staged(own, batch, partition, replace(sealed, brokers=()))
@@ -194,7 +194,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         job = options.job_id or uuid.uuid4().hex
-        self.run = SinkRun(f"job-{job}", job, uuid.uuid4().hex, once=options.job_id is None)
+        self.run = SinkRun(sinkoptions.sink_of_job(job), job, uuid.uuid4().hex, once=options.job_id is None)
         log.info("writing as jobId %s", job)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
