@@ -16,7 +16,7 @@ import pytest
 
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
-from penstock.client.staging import Sealed, SinkRun, StageClient, StagedLost, Stager
+from penstock.client.staging import PlannedAnew, Sealed, SinkRun, StageClient, StagedLost, Stager
 from penstock.errors import BrokerRefused, ClientError, NoRoute
 from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
@@ -94,6 +94,22 @@ def test_rows_are_seen_when_they_are_published_and_once(broker: Broker, client: 
     assert other.brokers == ()
     assert client.publish(RUN, 4, [stage(client, RUN, 4, rows("four", 3))]).rows == {"broker-a": 3}
     assert contents(broker.registry) == rows("two", 5) + rows("one", 25) + rows("four", 3)
+
+
+def test_a_batch_that_was_planned_behind_its_publish_is_no_repetition(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker, StageClient(broker.registry, patience_s=5) as client:
+        for batch, planned in ((0, 1_000), (1, 2_000)):
+            client.publish(RUN, batch, [stage(client, RUN, batch, rows("one", 5))], planned)
+    with Broker(tmp_path / "data") as broker, StageClient(broker.registry, patience_s=5) as client:
+        again = SinkRun("sink", "query", "run-2")
+        assert all(client.publish(again, batch, [], batch * 1_000 + 1_000).already for batch in (1, 0))
+        for batch in (1, 0):
+            with pytest.raises(PlannedAnew, match=f"batch {batch} of sink sink was published before .* up to batch 1"):
+                client.publish(again, batch, [], 2_001)
+        assert client.publish(again, 1, []).already  # who does not say is believed
+        assert client.publish(again, 2, [stage(client, again, 2, rows("two", 3))]).rows == {"broker-a": 3}
+        assert client.publish(again, 2, [], 9_000).already  # nobody knows
+        assert len(contents(broker.registry)) == 13
 
 
 def test_a_publish_names_what_is_there_or_nothing_happens(broker: Broker, client: StageClient) -> None:

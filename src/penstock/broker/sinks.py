@@ -47,6 +47,7 @@ class Note(TypedDict, total=False):
     tokens: list[str]
     brokers: dict[str, list[str]]
     layout: dict[str, list[str]]
+    planned: int
     begin: int
 
 
@@ -84,6 +85,8 @@ class Sink(msgspec.Struct):
         """A batch is whole."""
         self.last = about["batch"]
         self.answer = {"rows": about["rows"], "brokers": about.get("brokers") or {}}
+        if "planned" in about:
+            self.answer["planned"] = about["planned"]
         layout = {**self.layout, **(about.get("layout") or {})}
         self.layout = dict(list(layout.items())[-LAYOUT_TOPICS_MAX:])
 

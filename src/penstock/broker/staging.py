@@ -58,6 +58,7 @@ class Wanted(msgspec.Struct, frozen=True):
     reset: bool = False
     once: bool = False
     layout: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    planned: int | None = None  # when, in ms, the batch was planned by its query
 
     def as_run(self) -> Run:
         """Who asks."""
@@ -283,6 +284,8 @@ class Staging:
             begin["brokers"] = wanted.brokers
         if wanted.layout:
             begin["layout"] = wanted.layout
+        if wanted.planned is not None:
+            begin["planned"] = wanted.planned
         self._runs.note(begin)
         self._batch.append(spools, 0)
         self.published += 1

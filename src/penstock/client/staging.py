@@ -32,7 +32,7 @@ from penstock.wire.addresses import split_address
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
-__all__ = ["Known", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
+__all__ = ["Known", "PlannedAnew", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +43,10 @@ _PASSING = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, Respon
 
 class StagedLost(ClientError):
     """Rows that were staged are not there any more: the task, or the batch, must be done again."""
+
+
+class PlannedAnew(ClientError):
+    """A batch is published, and its query has planned one of the same number since: what is in it now is not written."""
 
 
 @dataclass(frozen=True)
@@ -241,8 +245,12 @@ class StageClient(LogReader):
             self._note(run, about[2], coordinator)
             self._told.add(about)
 
-    def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed]) -> Published:
-        """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then."""
+    def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed], planned_ms: int | None = None) -> Published:
+        """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then.
+
+        `planned_ms`: when the query planned this batch, by its own clock. PlannedAnew when that was after the newest batch of
+        the sink was planned, and this one is published: then it cannot be a repetition.
+        """
         parts = list(sealed)
         coordinator = self.coordinator(run)
         if not run.once:
@@ -257,6 +265,8 @@ class StageClient(LogReader):
         layout = {topic: sorted(names) for topic, names in _layout(parts).items()}
         if layout and not run.once:
             body["layout"] = layout
+        if planned_ms is not None:
+            body["planned"] = planned_ms
         answer = self.ask_broker(coordinator, RequestCode.STAGE_PUBLISH, ext, json.dumps(body).encode())
         told = json.loads(answer.body or b"{}")
         already = answer.ext.get("already") == "true"
@@ -268,6 +278,8 @@ class StageClient(LogReader):
             rows[broker] = int(json.loads(part_told.body or b"{}").get("rows", 0))
         if already:
             self.drop(run, [part for part in parts if not _in(part, decided)])
+            if planned_ms is not None and planned_ms > told.get("planned", planned_ms):
+                raise _planned_anew(run, batch, int(answer.ext["batch"]))
         return Published(already, rows)
 
     def drop(self, run: SinkRun, sealed: Iterable[Sealed]) -> None:
@@ -336,6 +348,14 @@ def _known(answer: RemotingCommand) -> Known:
 
 def _others_came(run: SinkRun, found: str, asked: str) -> StagedLost:
     return StagedLost(f"brokers came or went: {found} decides for sink {run.sink}, not {asked}; start the job again")
+
+
+def _planned_anew(run: SinkRun, batch: int, last: int) -> PlannedAnew:
+    return PlannedAnew(
+        f"batch {batch} of sink {run.sink} was published before the query planned it: its checkpoint is older than what it has "
+        f"written, up to batch {last}. The rows of this batch are not written. Put the newer checkpoint back; or let the query "
+        "write as another sink (sinkId), where what it wrote since comes a second time"
+    )
 
 
 def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:

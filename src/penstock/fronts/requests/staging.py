@@ -83,7 +83,9 @@ class StageCalls(Calls):
                 session.push(_failed(request, refused))
                 return
             ext = {"batch": str(sink.last), "already": str(not now).lower()}
-            answer = sink.answer if wanted.batch == sink.last else {}
+            answer = dict(sink.answer)
+            if wanted.batch != sink.last:  # of an older one only this matters still
+                answer = {name: value for name, value in answer.items() if name == "planned"}
             reply = request.reply(ext=ext, body=json.dumps(answer).encode())
             staging.when_visible(lambda: self._published(session, request, reply))
 
@@ -128,11 +130,14 @@ def _wanted(fields: Fields, body: bytes) -> Wanted:
         raise Refused("a publish names a batch from 0 on, and tokens by broker")
     if len(layout) > LAYOUT_TOPICS_MAX:
         layout = {}  # a hint, of a size that is not worth keeping
+    planned = value.get("planned")
+    if planned is not None and type(planned) is not int:
+        raise Refused("a batch was planned at a time in ms")
     return Wanted(
         fields["sink"], fields["query"], fields["run"], fields["batch"], fields["coordinator"],
         _tokens(value.get("tokens", [])), {str(name): list(_tokens(tokens)) for name, tokens in brokers.items()},
         bool(fields["reset"]), bool(fields["once"]),
-        {str(topic): list(_tokens(names)) for topic, names in layout.items()},
+        {str(topic): list(_tokens(names)) for topic, names in layout.items()}, planned,
     )  # fmt: skip
 
 

@@ -8,13 +8,16 @@ twice, because the driver was killed before Spark had noted it, is answered and 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -158,12 +161,17 @@ def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     return Staged(run, batch, partition, stage(options, run, batch, partition, batches))
 
 
-def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+def commit(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch: int,
+    planned_ms: int | None = None,
+) -> None:
     """What the driver does when all tasks are done."""
     staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
     if not staged or options.commit_mode != "batch":
         return
-    published = client_of(options).publish(staged[0].run, batch, [m.sealed for m in staged])
+    published = client_of(options).publish(staged[0].run, batch, [m.sealed for m in staged], planned_ms)
     if published.already:
         log.info("batch %d of sink %s was published before", batch, staged[0].run.sink)
 
@@ -176,6 +184,22 @@ def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], 
     staged = [m for m in messages if isinstance(m, Staged)]
     if staged and options.commit_mode == "batch" and client_of(options).undecided(staged[0].run, batch):
         client_of(options).drop(staged[0].run, [m.sealed for m in staged])
+
+
+def planned_ms(checkpoint: str, batch: int) -> int | None:
+    """When Spark planned a micro-batch, as its checkpoint says; None where that cannot be read here, as in an object store."""
+    folder = checkpoint
+    if "://" in checkpoint or checkpoint.startswith("file:"):
+        place = urlsplit(checkpoint)
+        if place.scheme != "file":
+            return None
+        folder = unquote(place.path)
+    try:
+        lines = (Path(folder) / "offsets" / str(batch)).read_text().splitlines()
+        planned = json.loads(lines[1])["batchTimestampMs"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return planned if type(planned) is int else None
 
 
 def _context() -> TaskContext:
@@ -213,8 +237,9 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("penstock")`: the micro-batches of one query, numbered by Spark."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, checkpoint: str = "") -> None:
         self.options = options
+        self.checkpoint = checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = _context()
@@ -228,7 +253,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write(self.options, sink, int(batch), context.partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        commit(self.options, messages, batchId)
+        commit(self.options, messages, batchId, planned_ms(self.checkpoint, batchId) if self.checkpoint else None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         abort(self.options, messages, batchId)
@@ -252,7 +277,8 @@ def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool)
     options = _checked(given, wanted, overwrite)
     if options.job_id:
         raise ConfigError("jobId is for batch writes", "a stream is named by its checkpoint, or by sinkId")
-    return StreamWriter(options)
+    checkpoint = next((text for name, text in given.items() if name.lower() == "checkpointlocation"), "")
+    return StreamWriter(options, checkpoint)
 
 
 def _checked(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> SinkOptions:
