@@ -318,7 +318,7 @@ class Staging:
         """Drop what nobody will publish any more; when to look again.
 
         Sealed rows of a batch over several brokers may be decided at another one: they stay until it is published
-        here or somebody drops them.
+        here or somebody drops them. Only those of a job that nobody can name again do not: no run would finish it.
         """
         if mono_ms >= self._sweep_ms:
             self._sweep_ms = mono_ms + SWEEP_MS
@@ -327,8 +327,9 @@ class Staging:
             config = self._core.config
             before_ms = self._core.time.now_ms - config.stage_ttl_ms
             for spool in list(self.spools.values()):
-                mine = not spool.sealed or spool.coordinator == config.broker_name
-                if mine and spool.at_ms < before_ms:
+                sink = self.sinks.by_name.get(spool.sink)
+                once = sink is not None and sink.once
+                if (once or not spool.sealed or spool.coordinator == config.broker_name) and spool.at_ms < before_ms:
                     log.warning("staged rows expired sink=%s batch=%d rows=%d", spool.sink, spool.batch, spool.rows)
                     self._drop(spool)
         return self._sweep_ms
