@@ -155,7 +155,9 @@ class StageClient(LogReader):
             away = before - {queue.broker for queue in found}
             if away or not found:
                 raise NoRoute(
-                    f"no broker takes messages for topic {topic!r}, or one is away: {', '.join(sorted(away))}"
+                    f"brokers of topic {topic!r} are away: {', '.join(sorted(away))}"
+                    if away
+                    else f"no broker takes messages for topic {topic!r}: is it read-only?"
                 )
             return found
 
