@@ -17,7 +17,7 @@ import pytest
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.staging import PlannedAnew, Sealed, SinkRun, StageClient, StagedLost, Stager
-from penstock.errors import BrokerRefused, ClientError, NoRoute
+from penstock.errors import BrokerRefused, ClientError, NoRoute, TimedOut
 from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
@@ -298,6 +298,28 @@ def test_who_decides_is_known_where_no_rows_were(
         wait_for(client, 2)
         assert Stager(client, again, 0).over()
         assert sorted(contents(own_cluster.registry)) == sorted(rows("first", 10))
+
+
+def test_a_broker_that_hangs_and_has_no_rows_holds_up_a_new_sink_alone(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster
+) -> None:
+    """It must be told of the first batch; of a sink that it was told of it need not answer."""
+    known, new = SinkRun("alone", "query", "run-1"), SinkRun("lonely", "query", "run-1")
+    assert pair.coordinator(known) == "broker-a"
+    pair.publish(known, 0, [stage_pair(pair, known, 0, "first", 10)])
+    assert second_broker.process is not None
+    second_broker.process.send_signal(signal.SIGSTOP)
+    try:
+        with StageClient(own_cluster.registry, timeout_s=0.5, patience_s=1) as client:
+            again = SinkRun("alone", "query", "run-2")
+            assert not client.publish(again, 1, [stage_pair(client, again, 1, "second", 10)]).already
+            with pytest.raises(TimedOut):
+                client.publish(new, 0, [])
+        assert pair.known(new, "broker-a").batch == -1
+    finally:
+        second_broker.process.send_signal(signal.SIGCONT)
+    assert not pair.publish(new, 0, [stage_pair(pair, new, 0, "third", 10)]).already
+    assert len(contents(own_cluster.registry)) == 30
 
 
 def test_of_two_that_decided_the_one_with_more_batches_does(

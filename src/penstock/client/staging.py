@@ -207,19 +207,27 @@ class StageClient(LogReader):
         """The broker that decides for the sink: the one that brokers know of, else one chosen by the sink's name."""
         found = self._deciders.get((run.sink, run.run))
         if found is None:
-            found = self.patiently(lambda: self._decider(run, self.masters(fresh=True)))
-            if not found:
-                names = sorted(self.masters())
-                found = names[crc32(run.sink.encode()) % len(names)]
+            known = self.patiently(lambda: self._newest(run, self.masters(fresh=True)))
+            names = sorted(self.masters())
+            found = names[crc32(run.sink.encode()) % len(names)] if known is None else known.coordinator
             self._deciders[run.sink, run.run] = found
         return found
 
-    def _decider(self, run: SinkRun, names: Iterable[str]) -> str:
-        """Who decides for the sink, as far as these brokers know of it; empty: none does."""
-        every = [_known(self._note(run, name)) for name in sorted(names)]
-        # Brokers that were alone for a while may each know of another one: the newest batch was decided last.
+    def _newest(self, run: SinkRun, names: Iterable[str]) -> Known | None:
+        """What the broker that was told last knows of the sink; None: no broker does. One that does not answer is done without
+        if another one knows.
+        """
+        every, silent = [], None
+        for name in sorted(names):
+            try:
+                every.append(_known(self._note(run, name)))
+            except (ConnectionLost, TimedOut) as error:
+                silent = error
+        # Brokers that were alone for a while may each know of another one that decides: the newest batch was decided last.
         newest = max((known for known in every if known.coordinator), key=lambda known: known.batch, default=None)
-        return "" if newest is None else newest.coordinator
+        if newest is None and silent is not None:
+            raise silent
+        return newest
 
     def known(self, run: SinkRun, broker: str) -> Known:
         """What a broker knows of the sink. BrokerRefused when this run may not write."""
@@ -234,17 +242,21 @@ class StageClient(LogReader):
         """Let each broker that is there know who decides, before it does: it may be away when the next run asks.
 
         Without that, rows which it alone had would be decided a second time by another one. StagedLost when one that was
-        away knows better.
+        away knows better. Of a sink that has batches already, a broker that does not answer was told by a run before.
         """
         with contextlib.suppress(ConnectionLost, TimedOut):  # without a registry those that were there
             self.masters(fresh=True)
         untold = {(run.sink, run.run, name) for name in self.masters()} - self._told
-        if untold:
-            found = self._decider(run, self.masters())
-            if found not in ("", coordinator):
-                raise _others_came(run, found, coordinator)
+        newest = self._newest(run, self.masters()) if untold else None
+        if newest is not None and newest.coordinator != coordinator:
+            raise _others_came(run, newest.coordinator, coordinator)
         for about in sorted(untold):
-            self._note(run, about[2], coordinator)
+            try:
+                self._note(run, about[2], coordinator)
+            except (ConnectionLost, TimedOut) as error:
+                if newest is None or newest.batch < 0:
+                    raise
+                log.warning("broker %s was not told who decides for sink %s: %s", about[2], run.sink, error)
             self._told.add(about)
 
     def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed], planned_ms: int | None = None) -> Published:
