@@ -31,8 +31,9 @@ def rows(*names: str) -> Any:
 def test_what_cannot_be_written_is_said_at_once(make: Any) -> None:
     with pytest.raises(ConfigError, match="no column value"):
         make({"topic": "t"}, rows("key"), False)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="a topic cannot be overwritten") as caught:
         make({"topic": "t"}, rows("value"), True)
+    assert ("outputMode" in caught.value.hint) == (make is stream_writer)  # a stream has no mode("append")
     assert make({"topic": "t"}, rows("value"), False) is not None
 
 

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 # Of a task whose batch was published before. Spark lets go of a worker that leaves rows unread, and starting one takes longer
 # than reading so many; more of them are not worth the reading.
 BATCHES_UNREAD_MIN = 16
+_NO_OVERWRITING = "a topic cannot be overwritten: messages are only ever added"
 
 
 @dataclass
@@ -266,7 +267,9 @@ def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) 
             "Spark gave no options at all: a table of its catalog cannot be written to",
             'df.write.format("penstock") with options',
         )
-    options = _checked(given, wanted, overwrite)
+    if overwrite:
+        raise ConfigError(_NO_OVERWRITING, 'write with mode("append")')
+    options = _checked(given, wanted)
     if options.sink_id or options.sink_reset:
         raise ConfigError("sinkId and sinkReset are for streams", "a batch write is named by jobId")
     return BatchWriter(options)
@@ -274,16 +277,19 @@ def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) 
 
 def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> StreamWriter:
     """The writer of one micro-batch. `ConfigError` as above."""
-    options = _checked(given, wanted, overwrite)
+    if overwrite:
+        raise ConfigError(
+            f"outputMode complete writes the whole table each time, and {_NO_OVERWRITING}",
+            'outputMode("append"), for aggregates behind withWatermark; or foreachBatch, which writes each with a jobId',
+        )
+    options = _checked(given, wanted)
     if options.job_id:
         raise ConfigError("jobId is for batch writes", "a stream is named by its checkpoint, or by sinkId")
     checkpoint = next((text for name, text in given.items() if name.lower() == "checkpointlocation"), "")
     return StreamWriter(options, checkpoint)
 
 
-def _checked(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> SinkOptions:
-    if overwrite:
-        raise ConfigError("a topic cannot be overwritten: messages are only ever added", 'write with mode("append")')
+def _checked(given: Mapping[str, str], wanted: StructType) -> SinkOptions:
     options = sinkoptions.parse(given)
     sinkoptions.check(wanted, options)
     return options
