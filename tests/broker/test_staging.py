@@ -207,10 +207,12 @@ def test_a_token_that_was_dropped_is_free_when_its_file_is_gone(house: House) ->
 
 def test_staged_rows_expire_unless_another_broker_may_have_decided(house: House) -> None:
     house.stage(A, [piece(named("a", 5))])
-    house.staging.open_token(Token(Run("other", "Q", "run", "broker-z"), B, 0, BORN))
-    house.staging.append(B, 1, piece(named("b", 5)))
-    spool = house.staging.spools[B]
-    house.staging.seal(B, spool.rows, spool.chunk_bytes, spool.sums, None)
+    once = Run("job", "Q", "run", "broker-z", once=True)  # its driver was killed, and no other finishes what it decided
+    for token, run in ((B, Run("other", "Q", "run", "broker-z")), ("c" * 32, once)):
+        house.staging.open_token(Token(run, token, 0, BORN))
+        house.staging.append(token, 1, piece(named("b", 5)))
+        spool = house.staging.spools[token]
+        house.staging.seal(token, spool.rows, spool.chunk_bytes, spool.sums, None)
     house.clock.advance(25 * 3_600_000)
     house.settle()
     assert set(house.staging.spools) == {B}

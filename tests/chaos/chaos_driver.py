@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.write.sink import Staged, StreamWriter, _checked, client_of
+from penstock.spark.write.sink import Staged, StreamWriter, client_of, stream_writer
 from penstock.wire.codes import RequestCode
 from pyspark_penstock import DefaultSource
 
@@ -89,7 +89,8 @@ class HeldSink(DefaultSource):
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         options = {name: value for name, value in self.options.items() if name.lower() != "folder"}
-        writer = HeldWriter(_checked(options, schema, overwrite))
+        plain = stream_writer(options, schema, overwrite)
+        writer = HeldWriter(plain.options, plain.checkpoint)
         writer.folder = self.options["folder"]
         return writer
 

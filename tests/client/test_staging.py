@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import struct
 import uuid
@@ -15,8 +16,8 @@ import pytest
 
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
-from penstock.client.staging import Sealed, SinkRun, StageClient, Stager
-from penstock.errors import BrokerRefused, ClientError
+from penstock.client.staging import PlannedAnew, Sealed, SinkRun, StageClient, StagedLost, Stager
+from penstock.errors import BrokerRefused, ClientError, NoRoute, TimedOut
 from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
@@ -99,6 +100,22 @@ def test_rows_are_seen_when_they_are_published_and_once(broker: Broker, client: 
     assert other.brokers == ()
     assert client.publish(RUN, 4, [stage(client, RUN, 4, rows("four", 3))]).rows == {"broker-a": 3}
     assert contents(broker.registry) == rows("two", 5) + rows("one", 25) + rows("four", 3)
+
+
+def test_a_batch_that_was_planned_behind_its_publish_is_no_repetition(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker, StageClient(broker.registry, patience_s=5) as client:
+        for batch, planned in ((0, 1_000), (1, 2_000)):
+            client.publish(RUN, batch, [stage(client, RUN, batch, rows("one", 5))], planned)
+    with Broker(tmp_path / "data") as broker, StageClient(broker.registry, patience_s=5) as client:
+        again = SinkRun("sink", "query", "run-2")
+        assert all(client.publish(again, batch, [], batch * 1_000 + 1_000).already for batch in (1, 0))
+        for batch in (1, 0):
+            with pytest.raises(PlannedAnew, match=f"batch {batch} of sink sink was published before .* up to batch 1"):
+                client.publish(again, batch, [], 2_001)
+        assert client.publish(again, 1, []).already  # who does not say is believed
+        assert client.publish(again, 2, [stage(client, again, 2, rows("two", 3))]).rows == {"broker-a": 3}
+        assert client.publish(again, 2, [], 9_000).already  # nobody knows
+        assert len(contents(broker.registry)) == 13
 
 
 def test_a_publish_names_what_is_there_or_nothing_happens(broker: Broker, client: StageClient) -> None:
@@ -266,6 +283,79 @@ def test_what_is_decided_is_not_given_up(
     assert not pair.undecided(again, 1)  # nobody else knows
     wait_for(pair, 1)
     assert not pair.undecided(again, 1)
+
+
+def test_who_decides_is_known_where_no_rows_were(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster
+) -> None:
+    """The first batch lay at the deciding broker alone; it is away when the batch is done again, and nobody decides anew."""
+    run, again = SinkRun("one-sided", "query", "run-1"), SinkRun("one-sided", "query", "run-2")
+    assert pair.coordinator(run) == "broker-b"
+    assert pair.known(run, "broker-a").coordinator == ""
+    pair.publish(run, 0, [stage_pair(pair, run, 0, "first", 0)])
+    assert pair.known(run, "broker-a").coordinator == "broker-b"
+    second_broker.stop(signal.SIGKILL)
+    with StageClient(own_cluster.registry, patience_s=1) as client:
+        wait_for(client, 1)
+        with pytest.raises(NoRoute, match="broker-b decides for sink one-sided and is away: start it"):
+            Stager(client, again, 0).over()
+    second_broker.start()
+    with StageClient(own_cluster.registry, patience_s=20) as client:
+        wait_for(client, 2)
+        assert Stager(client, again, 0).over()
+        assert sorted(contents(own_cluster.registry)) == sorted(rows("first", 10))
+
+
+def test_a_broker_that_hangs_and_has_no_rows_holds_up_a_new_sink_alone(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster
+) -> None:
+    """It must be told of the first batch; of a sink that it was told of it need not answer."""
+    known, new = SinkRun("alone", "query", "run-1"), SinkRun("lonely", "query", "run-1")
+    assert pair.coordinator(known) == "broker-a"
+    pair.publish(known, 0, [stage_pair(pair, known, 0, "first", 10)])
+    assert second_broker.process is not None
+    second_broker.process.send_signal(signal.SIGSTOP)
+    try:
+        with StageClient(own_cluster.registry, timeout_s=0.5, patience_s=1) as client:
+            again = SinkRun("alone", "query", "run-2")
+            assert not client.publish(again, 1, [stage_pair(client, again, 1, "second", 10)]).already
+            with pytest.raises(TimedOut):
+                client.publish(new, 0, [])
+        assert pair.known(new, "broker-a").batch == -1
+    finally:
+        second_broker.process.send_signal(signal.SIGCONT)
+    assert not pair.publish(new, 0, [stage_pair(pair, new, 0, "third", 10)]).already
+    assert len(contents(own_cluster.registry)) == 30
+
+
+def test_of_two_that_decided_the_one_with_more_batches_does(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster
+) -> None:
+    """Each was alone for a while, and knew nothing of the other."""
+    first = SinkRun("two-minds", "query", "run-1")
+    second_broker.stop(signal.SIGKILL)
+    wait_for(pair, 1)
+    with StageClient(own_cluster.registry, patience_s=20) as client:
+        client.publish(first, 0, [stage_pair(client, first, 0, "at-a", 10)])
+    second_broker.start()
+    wait_for(pair, 2)
+    pair._deciders["two-minds", "run-2"] = "broker-b"  # as of a client that has not seen broker-a
+    second = SinkRun("two-minds", "query", "run-2")
+    sealed = stage_pair(pair, second, 1, "at-b", 0)
+    with pytest.raises(StagedLost, match="brokers came or went: broker-a decides for sink two-minds, not broker-b"):
+        pair.publish(second, 1, [sealed])
+    body = json.dumps({"tokens": [sealed.token]}).encode()
+    pair.ask_broker(
+        "broker-b", RequestCode.STAGE_PUBLISH, {**second.ext(), "coordinator": "broker-b", "batch": "1"}, body
+    )
+    with StageClient(own_cluster.registry, patience_s=20) as client:
+        third = SinkRun("two-minds", "query", "run-3")
+        assert client.coordinator(third) == "broker-b"
+        assert client.known(third, "broker-a").coordinator == "broker-a"
+        assert Stager(client, third, 1).over()
+        client.publish(third, 2, [stage_pair(client, third, 2, "both", 5)])
+        assert [client.known(third, name).coordinator for name in ("broker-a", "broker-b")] == ["broker-b"] * 2
+        assert len(contents(own_cluster.registry)) == 30
 
 
 def wait_for(client: StageClient, count: int) -> None:

@@ -54,3 +54,13 @@ def test_schemas_without_nulls_where_there_are_none() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     schema.check(types.StructType([types.StructField("offset", types.LongType(), False)]))
     schema.check(types.StructType([types.StructField("value", types.BinaryType(), False)]))
+
+
+def test_rows_of_damage_have_nulls_where_messages_have_none() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    wanted = types.StructType([types.StructField("topic", types.StringType(), False)])
+    schema.check(wanted, bulk=True)
+    with pytest.raises(ConfigError, match="column topic can be null, in rows of bytes that are no record"):
+        schema.check(wanted, bulk=True, damage=True)
+    kept = types.StructType([types.StructField("crcOk", types.BooleanType(), False)])
+    schema.check(kept.add("value", types.BinaryType(), False), bulk=True, damage=True)

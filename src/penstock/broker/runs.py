@@ -11,11 +11,10 @@ from penstock.broker.sending import Sending
 from penstock.broker.sinks import Note, Sink, Sinks
 from penstock.errors import Refused
 from penstock.wire.codes import ResponseCode
-from penstock.wire.names import SINK_TOPIC
+from penstock.wire.names import SINK_NAME, SINK_NAME_MAX, SINK_TOPIC
 
-NAME_MAX = 255
 GIVEN_UP_MAX = 1_000
-_NAME = re.compile(r"[!-~][ -~]*")
+_NAME = re.compile(SINK_NAME)
 
 
 class Run(NamedTuple):
@@ -77,8 +76,8 @@ class Runs:
     def register(self, run: Run) -> bool:
         """As `ask`; a run that is new is written down. True when the sink belonged to another query until now."""
         for name in (run.sink, run.query, run.run):
-            if len(name) > NAME_MAX or not _NAME.fullmatch(name):
-                raise Refused(f"sinks, queries and runs have names of 1 to {NAME_MAX} printable characters")
+            if len(name) > SINK_NAME_MAX or not _NAME.fullmatch(name):
+                raise Refused(f"sinks, queries and runs have names of 1 to {SINK_NAME_MAX} printable characters")
         known = self.ask(run.sink, run.query, run.run, run.reset)
         if known is not None and known.run == run.run:
             return False

@@ -47,6 +47,7 @@ class Note(TypedDict, total=False):
     tokens: list[str]
     brokers: dict[str, list[str]]
     layout: dict[str, list[str]]
+    planned: int
     begin: int
 
 
@@ -65,11 +66,12 @@ class Sink(msgspec.Struct):
         default_factory=dict
     )  # topic: the brokers its rows were dealt out over
 
-    def go_on(self, run: str) -> None:
-        """A run writes; the one before it is over."""
+    def go_on(self, run: str, coordinator: str) -> None:
+        """A run writes, and this broker decides for it; the one before it is over."""
         if self.run != run:
             self.stale = [*self.stale, self.run][-STALE_RUNS_MAX:]
             self.run = run
+        self.coordinator = coordinator
 
     def is_once(self, once: bool) -> None:
         """Whether its job can be named again."""
@@ -83,6 +85,8 @@ class Sink(msgspec.Struct):
         """A batch is whole."""
         self.last = about["batch"]
         self.answer = {"rows": about["rows"], "brokers": about.get("brokers") or {}}
+        if "planned" in about:
+            self.answer["planned"] = about["planned"]
         layout = {**self.layout, **(about.get("layout") or {})}
         self.layout = dict(list(layout.items())[-LAYOUT_TOPICS_MAX:])
 
@@ -153,7 +157,7 @@ class Sinks:
         sink = self.by_name.get(name)
         if sink is None or about.get("reset"):
             sink = self.by_name[name] = Sink(about["query"], about["run"], about["coordinator"])
-        sink.go_on(about["run"])
+        sink.go_on(about["run"], about["coordinator"])
         sink.is_once(bool(about.get("once")))
 
     def _done(self, name: str) -> None:

@@ -58,6 +58,7 @@ class Wanted(msgspec.Struct, frozen=True):
     reset: bool = False
     once: bool = False
     layout: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    planned: int | None = None  # when, in ms, the batch was planned by its query
 
     def as_run(self) -> Run:
         """Who asks."""
@@ -129,6 +130,10 @@ class Staging:
             for spool in [s for s in self.spools.values() if s.sink == run.sink and s.run != run.run]:
                 self._drop(spool)
         return self.sinks.by_name[run.sink]
+
+    def note(self, run: Run) -> Sink:
+        """A run will write, perhaps to other brokers alone: this one knows of it, too. Refused."""
+        return self._register(run)
 
     def ask(self, sink: str, query: str, run: str, reset: bool) -> Sink | None:
         """What is known of a sink, for a run that may write to it. Refused when it may not, or when that is not certain yet."""
@@ -279,6 +284,8 @@ class Staging:
             begin["brokers"] = wanted.brokers
         if wanted.layout:
             begin["layout"] = wanted.layout
+        if wanted.planned is not None:
+            begin["planned"] = wanted.planned
         self._runs.note(begin)
         self._batch.append(spools, 0)
         self.published += 1
@@ -311,7 +318,7 @@ class Staging:
         """Drop what nobody will publish any more; when to look again.
 
         Sealed rows of a batch over several brokers may be decided at another one: they stay until it is published
-        here or somebody drops them.
+        here or somebody drops them. Only those of a job that nobody can name again do not: no run would finish it.
         """
         if mono_ms >= self._sweep_ms:
             self._sweep_ms = mono_ms + SWEEP_MS
@@ -320,8 +327,9 @@ class Staging:
             config = self._core.config
             before_ms = self._core.time.now_ms - config.stage_ttl_ms
             for spool in list(self.spools.values()):
-                mine = not spool.sealed or spool.coordinator == config.broker_name
-                if mine and spool.at_ms < before_ms:
+                sink = self.sinks.by_name.get(spool.sink)
+                once = sink is not None and sink.once
+                if (once or not spool.sealed or spool.coordinator == config.broker_name) and spool.at_ms < before_ms:
                     log.warning("staged rows expired sink=%s batch=%d rows=%d", spool.sink, spool.batch, spool.rows)
                     self._drop(spool)
         return self._sweep_ms

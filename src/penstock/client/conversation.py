@@ -189,7 +189,7 @@ def of_log(route: Route) -> Route:
     """The route itself. ClientError when it is a queue topic's."""
     if route.kind == "queue":
         raise ClientError(
-            f"{route.topic!r} is a queue topic, which has no offsets: a PushConsumer reads it, and"
+            f"{route.topic!r} is a queue topic, which has no offsets: a PushConsumer reads it, a Producer sends to it, and"
             " `penstock topic convert` makes a log topic of one that is empty"
         )
     return route

@@ -3,7 +3,7 @@
 A task stages under a random token (`Stager`); the driver of the job publishes the tokens it was told of, once for each
 (sink, batch) (`StageClient.publish`). A batch over several brokers is decided at one of them, the sink's coordinator: its
 PUBLISH names the tokens of all, and a later driver with the same batch finishes that decision instead of its own.
-Which broker that is was said by the first run of the sink, and every broker that has rows of it knows.
+Which broker that is was said by the first run of the sink, and every broker that was there when a batch was decided knows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.wire.addresses import split_address
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
-__all__ = ["Known", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
+__all__ = ["Known", "PlannedAnew", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +43,10 @@ _PASSING = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, Respon
 
 class StagedLost(ClientError):
     """Rows that were staged are not there any more: the task, or the batch, must be done again."""
+
+
+class PlannedAnew(ClientError):
+    """A batch is published, and its query has planned one of the same number since: what is in it now is not written."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class StageClient(LogReader):
         self.patience_s = patience_s
         self._masters: dict[str, str] = {}
         self._deciders: dict[tuple[str, str], str] = {}
+        self._told: set[tuple[str, str, str]] = set()
 
     # -- the cluster
 
@@ -152,7 +157,9 @@ class StageClient(LogReader):
             away = before - {queue.broker for queue in found}
             if away or not found:
                 raise NoRoute(
-                    f"no broker takes messages for topic {topic!r}, or one is away: {', '.join(sorted(away))}"
+                    f"brokers of topic {topic!r} are away: {', '.join(sorted(away))}"
+                    if away
+                    else f"no broker takes messages for topic {topic!r}: is it read-only?"
                 )
             return found
 
@@ -199,25 +206,71 @@ class StageClient(LogReader):
     # -- the sink
 
     def coordinator(self, run: SinkRun) -> str:
-        """The broker that decides for the sink: the one any broker knows of, else one chosen by the sink's name."""
-        known = self._deciders.get((run.sink, run.run))
-        if known is None:
-            names = sorted(self.patiently(lambda: self.masters(fresh=True)))
-            known = next((known for known in (self.known(run, name).coordinator for name in names) if known), "")
-            known = known or names[crc32(run.sink.encode()) % len(names)]
-            self._deciders[run.sink, run.run] = known
-        return known
+        """The broker that decides for the sink: the one that brokers know of, else one chosen by the sink's name."""
+        found = self._deciders.get((run.sink, run.run))
+        if found is None:
+            known = self.patiently(lambda: self._newest(run, self.masters(fresh=True)))
+            names = sorted(self.masters())
+            found = names[crc32(run.sink.encode()) % len(names)] if known is None else known.coordinator
+            self._deciders[run.sink, run.run] = found
+        return found
+
+    def _newest(self, run: SinkRun, names: Iterable[str]) -> Known | None:
+        """What the broker that was told last knows of the sink; None: no broker does. One that does not answer is done without
+        if another one knows.
+        """
+        every, silent = [], None
+        for name in sorted(names):
+            try:
+                every.append(_known(self._note(run, name)))
+            except (ConnectionLost, TimedOut) as error:
+                silent = error
+        # Brokers that were alone for a while may each know of another one that decides: the newest batch was decided last.
+        newest = max((known for known in every if known.coordinator), key=lambda known: known.batch, default=None)
+        if newest is None and silent is not None:
+            raise silent
+        return newest
 
     def known(self, run: SinkRun, broker: str) -> Known:
         """What a broker knows of the sink. BrokerRefused when this run may not write."""
-        answer = self.ask_broker(broker, RequestCode.STAGE_OPEN, run.ext())
-        layout = json.loads(answer.body or b"{}").get("layout") or {}
-        return Known(int(answer.ext["batch"]), answer.ext["coordinator"], layout)
+        return _known(self.ask_broker(broker, RequestCode.STAGE_OPEN, run.ext()))
 
-    def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed]) -> Published:
-        """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then."""
+    def _note(self, run: SinkRun, broker: str, coordinator: str = "") -> RemotingCommand:
+        """What a broker answers now; with `coordinator` it notes the run."""
+        ext = run.ext() | ({"coordinator": coordinator} if coordinator else {})
+        return checked(self._call(self.address(broker), RemotingCommand(RequestCode.STAGE_OPEN, ext)))
+
+    def _tell(self, run: SinkRun, coordinator: str) -> None:
+        """Let each broker that is there know who decides, before it does: it may be away when the next run asks.
+
+        Without that, rows which it alone had would be decided a second time by another one. StagedLost when one that was
+        away knows better. Of a sink that has batches already, a broker that does not answer was told by a run before.
+        """
+        with contextlib.suppress(ConnectionLost, TimedOut):  # without a registry those that were there
+            self.masters(fresh=True)
+        untold = {(run.sink, run.run, name) for name in self.masters()} - self._told
+        newest = self._newest(run, self.masters()) if untold else None
+        if newest is not None and newest.coordinator != coordinator:
+            raise _others_came(run, newest.coordinator, coordinator)
+        for about in sorted(untold):
+            try:
+                self._note(run, about[2], coordinator)
+            except (ConnectionLost, TimedOut) as error:
+                if newest is None or newest.batch < 0:
+                    raise
+                log.warning("broker %s was not told who decides for sink %s: %s", about[2], run.sink, error)
+            self._told.add(about)
+
+    def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed], planned_ms: int | None = None) -> Published:
+        """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then.
+
+        `planned_ms`: when the query planned this batch, by its own clock. PlannedAnew when that was after the newest batch of
+        the sink was planned, and this one is published: then it cannot be a repetition.
+        """
         parts = list(sealed)
         coordinator = self.coordinator(run)
+        if not run.once:
+            self.patiently(lambda: self._tell(run, coordinator))
         tokens: dict[str, list[str]] = {}
         for part in parts:
             for broker in part.brokers:
@@ -228,6 +281,8 @@ class StageClient(LogReader):
         layout = {topic: sorted(names) for topic, names in _layout(parts).items()}
         if layout and not run.once:
             body["layout"] = layout
+        if planned_ms is not None:
+            body["planned"] = planned_ms
         answer = self.ask_broker(coordinator, RequestCode.STAGE_PUBLISH, ext, json.dumps(body).encode())
         told = json.loads(answer.body or b"{}")
         already = answer.ext.get("already") == "true"
@@ -239,6 +294,8 @@ class StageClient(LogReader):
             rows[broker] = int(json.loads(part_told.body or b"{}").get("rows", 0))
         if already:
             self.drop(run, [part for part in parts if not _in(part, decided)])
+            if planned_ms is not None and planned_ms > told.get("planned", planned_ms):
+                raise _planned_anew(run, batch, int(answer.ext["batch"]))
         return Published(already, rows)
 
     def drop(self, run: SinkRun, sealed: Iterable[Sealed]) -> None:
@@ -298,6 +355,23 @@ def _layout(parts: Iterable[Sealed]) -> dict[str, set[str]]:
         for topic, names in part.layout.items():
             found.setdefault(topic, set()).update(names)
     return found
+
+
+def _known(answer: RemotingCommand) -> Known:
+    layout = json.loads(answer.body or b"{}").get("layout") or {}
+    return Known(int(answer.ext["batch"]), answer.ext["coordinator"], layout)
+
+
+def _others_came(run: SinkRun, found: str, asked: str) -> StagedLost:
+    return StagedLost(f"brokers came or went: {found} decides for sink {run.sink}, not {asked}; start the job again")
+
+
+def _planned_anew(run: SinkRun, batch: int, last: int) -> PlannedAnew:
+    return PlannedAnew(
+        f"batch {batch} of sink {run.sink} was published before the query planned it: its checkpoint is older than what it has "
+        f"written, up to batch {last}. The rows of this batch are not written. Put the newer checkpoint back; or let the query "
+        "write as another sink (sinkId), where what it wrote since comes a second time"
+    )
 
 
 def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:
@@ -378,7 +452,14 @@ class Stager:
 
     def over(self) -> bool:
         """Whether the batch was published, or decided, before: then nothing needs to be staged. Learns the layout."""
-        known = self.client.known(self.run, self.coordinator)
+        try:
+            known = self.client.known(self.run, self.coordinator)
+        except NoRoute as error:
+            raise NoRoute(
+                f"broker {self.coordinator} decides for sink {self.run.sink} and is away: start it again. Without it nobody "
+                "knows which batches are written already; if it is gone for good, begin anew with another sinkId, jobId or "
+                "checkpoint"
+            ) from error
         self.layout = known.layout
         return known.batch >= self.batch
 
@@ -431,7 +512,7 @@ class Stager:
         if answer.code != ResponseCode.SUCCESS:
             raise _refused(answer)
         if answer.ext["coordinator"] != self.coordinator:
-            raise StagedLost(f"brokers came or went: {answer.ext['coordinator']} decides for {self.run.sink}")
+            raise _others_came(self.run, answer.ext["coordinator"], self.coordinator)
         has = int(answer.ext["number"])
         if has < 0:
             part.end()

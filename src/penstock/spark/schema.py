@@ -59,6 +59,10 @@ NEVER_NULL = frozenset(
 )
 
 
+# Of bytes that are no record, which `onBadRecord=row` shows.
+DAMAGE_NEVER_NULL = frozenset({"broker", "physicalOffset", "size", "crcOk"})
+
+
 def columns(
     *, headers: bool = False, metadata: bool = False, names: tuple[str, ...] = (), bulk: bool = False
 ) -> tuple[str, ...]:
@@ -89,15 +93,20 @@ def table() -> str:
     return "\n".join(lines + rows) + "\n"
 
 
-def check(schema: StructType, bulk: bool = False) -> None:
+def check(schema: StructType, bulk: bool = False, damage: bool = False) -> None:
     """`ConfigError` when a user's schema asks for a column we do not have, for one twice, for another type, or for no nulls
     where there can be some: Spark believes it, finds no row by `IS NULL` and fails at the first one there is.
+    `damage`: there may be rows of bytes that are no record.
     """
+    never_null = {"value", *(DAMAGE_NEVER_NULL if damage else NEVER_NULL)}
     _demand_once(tuple(field.name for field in schema.fields))
     for field in schema.fields:
         column = _known(field.name, bulk)
-        if not field.nullable and field.name not in NEVER_NULL | {"value"}:
-            raise ConfigError(f"column {field.name} can be null", "leave NOT NULL (nullable=False) out of the schema")
+        if not field.nullable and field.name not in never_null:
+            what = ", in rows of bytes that are no record" if damage and field.name in NEVER_NULL else ""
+            raise ConfigError(
+                f"column {field.name} can be null{what}", "leave NOT NULL (nullable=False) out of the schema"
+            )
         if field.dataType.simpleString() != column.type:
             raise ConfigError(
                 f"column {field.name} is {column.type}, not {field.dataType.simpleString()}",

@@ -113,6 +113,16 @@ def test_damage_fails_is_skipped_or_is_a_row(tmp_path: Path) -> None:
         read(tmp_path, verify="crc")
 
 
+def test_no_schema_rules_out_the_nulls_of_damage(tmp_path: Path) -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    write_log(tmp_path, many(3))
+    topic = types.StructType([types.StructField("topic", types.StringType(), False)])
+    for options in ({"onBadRecord": "skip"}, {"onBadRecord": "row", "topics": "orders"}):
+        logsource.LogSource({"path": str(tmp_path), **options}).reader(topic)
+    with pytest.raises(ConfigError, match="column topic can be null, in rows of bytes"):
+        logsource.LogSource({"path": str(tmp_path), "onBadRecord": "row"}).reader(topic)
+
+
 def test_a_compressed_body_that_is_broken(tmp_path: Path) -> None:
     fine = Record(0, zlib.compress(b"fine"), sys_flag=1)
     write_log(tmp_path, [fine, replace(fine, offset=1, body=fine.body[:-2])])

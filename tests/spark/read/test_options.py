@@ -64,6 +64,21 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, str]) -> None:
         parse(given)
 
 
+def test_a_topic_or_queue_that_is_there_twice_is_refused() -> None:
+    for given in ('{"a": [0], "b": [1], "a": [1]}', '{"a": {"x": [0], "x": [1]}}'):
+        with pytest.raises(ConfigError, match=r"'[ax]' is there twice"):
+            parse({"assign": given})
+    with pytest.raises(ConfigError, match="'0' is there twice"):
+        parse({"subscribe": "a", "startingOffsets": '{"a": {"0": 1, "0": 5}}'})
+
+
+def test_a_list_of_names_is_told_how_to_say_it() -> None:
+    """`load(["a", "b"])`: Spark makes an option `paths` of it."""
+    with pytest.raises(ConfigError, match="one text, not a list") as caught:
+        parse({"paths": '["a","b"]'})
+    assert "topics, as with `subscribe`" in caught.value.hint
+
+
 def test_values_are_read_in_their_units() -> None:
     options = parse(
         {

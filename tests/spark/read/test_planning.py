@@ -142,6 +142,16 @@ def test_queues_by_pattern_and_by_assignment() -> None:
     assert find(assign='{"t": {"broker-a": [0, 1]}, "u": [0]}') == [A0, A1, U0]
     with pytest.raises(ConfigError, match="no queue 7"):
         find(assign='{"t": [7]}')
+    for nothing in (
+        "[]",
+        "{}",
+        "[true]",
+        '["0"]',
+        '{"broker-a": []}',
+        "null",
+    ):  # of which some read nothing, or queue 1
+        with pytest.raises(ConfigError, match="t must map to a list of queue ids"):
+            find(assign=f'{{"t": {nothing}}}')
     with pytest.raises(NoRoute):
         find(subscribe="nowhere")
 

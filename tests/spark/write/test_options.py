@@ -39,6 +39,28 @@ def test_what_cannot_be_asked(given: dict[str, str]) -> None:
         parse(given)
 
 
+@pytest.mark.parametrize(("option", "most"), [("sinkId", 255), ("jobId", 251)])
+def test_a_name_that_no_broker_takes_is_refused_before_the_job(option: str, most: int) -> None:
+    parse({option: "n" * most})
+    parse({option: "n" * (most - 11), "commitMode": "partition"})  # each partition's has a slash and a number more
+    for name, more in (
+        ("n" * (most + 1), {}),
+        ("n" * (most - 10), {"commitMode": "partition"}),
+        ("jö", {}),
+        ("a\tb", {}),
+    ):
+        with pytest.raises(ConfigError, match=f"option {option} = .*printable"):
+            parse({option: name, **more})
+
+
+@pytest.mark.parametrize("option", ["topic", "path"])
+def test_a_topic_that_nobody_can_write_to_is_refused_before_the_job(option: str) -> None:
+    parse({option: "t" * 127})
+    for name in ("t" * 128, "a b", "ü", "orders.v1"):  # the last is a queue topic's
+        with pytest.raises(ConfigError, match=r"no topic of the sink can be called .* 1 to 127 letters"):
+            parse({option: name})
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "why"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,8 +31,9 @@ def rows(*names: str) -> Any:
 def test_what_cannot_be_written_is_said_at_once(make: Any) -> None:
     with pytest.raises(ConfigError, match="no column value"):
         make({"topic": "t"}, rows("key"), False)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="a topic cannot be overwritten") as caught:
         make({"topic": "t"}, rows("value"), True)
+    assert ("outputMode" in caught.value.hint) == (make is stream_writer)  # a stream has no mode("append")
     assert make({"topic": "t"}, rows("value"), False) is not None
 
 
@@ -92,3 +94,15 @@ def test_an_abort_drops_only_what_is_not_decided(undecided: bool, monkeypatch: p
     stream_writer({"topic": "t"}, rows("value"), False).abort([staged, None], 3)
     batch_writer({"topic": "t"}, rows("value"), False).abort([staged])
     assert done == (["drop", "drop_all"] if undecided else [])
+
+
+def test_the_checkpoint_says_when_a_batch_was_planned(tmp_path: Path) -> None:
+    folder = tmp_path / "a checkpoint"
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "offsets" / "7").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":1795172400123,"conf":{}}\n{}')
+    (folder / "offsets" / "8").write_text("v1\n[]\n{}")
+    (folder / "offsets" / "9").write_text("")
+    for checkpoint in (str(folder), folder.as_uri(), f"file:{str(folder).replace(' ', '%20')}"):
+        assert sink.planned_ms(checkpoint, 7) == 1_795_172_400_123
+    for checkpoint, batch in ((str(folder), 6), (str(folder), 8), (str(folder), 9), (f"s3a://{folder}", 7)):
+        assert sink.planned_ms(checkpoint, batch) is None

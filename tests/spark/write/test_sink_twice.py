@@ -200,6 +200,29 @@ def test_a_sink_with_a_name_and_a_new_checkpoint(
         assert numbers(registry, "moved-on") == sorted([*range(80)] * 2)
 
 
+def test_a_checkpoint_that_was_put_back_is_told(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    """Its last batch is planned anew with more rows, and has the number of one that is published."""
+    source = publish("put-back", 80)
+    query = lambda **more: pass_on(spark, registry, source, "put-back-on", tmp_path / "checkpoint", **more)  # noqa: E731
+    query().awaitTermination()
+    assert numbers(registry, "put-back-on") == list(range(80))
+    for folder in ("offsets", "commits"):
+        for name in ("1", ".1.crc"):
+            (tmp_path / "checkpoint" / folder / name).unlink()
+    publish("put-back", 20, first=80)
+    for _ in range(2):  # however often
+        with pytest.raises(Exception) as error:
+            query().awaitTermination()
+        assert "was published before the query planned it" in cause(error.value)
+        assert numbers(registry, "put-back-on") == list(range(80))
+    query(sinkId="put-back-2").awaitTermination()
+    counts = Counter(numbers(registry, "put-back-on"))
+    assert set(counts) == set(range(100))
+    assert sum(counts.values()) == 120
+
+
 def child(program: str, home: Path, **given: Any) -> subprocess.Popen[bytes]:
     """A driver in a process of its own; what it says goes to `<home>/child.log`."""
     paths = [ROOT / "src", ROOT / "tests", ROOT / "tests" / "chaos"]

@@ -31,17 +31,22 @@ class StageCalls(Calls):
     }
 
     def stage_open(self, session: Peer, request: RemotingCommand) -> Answer:
-        """Without a token: what is known of the sink. With one: begin, or go on after a lost connection."""
+        """Without a token: what is known of the sink, and with `coordinator` the run is noted. With one: begin to stage, or go on
+        after a lost connection."""
         fields = read_fields(request.code, request.ext)
         staging = self.broker.staging
         sink, query, run = fields["sink"], fields["query"], fields["run"]
+        who = Run(sink, query, run, fields["coordinator"] or "", bool(fields["reset"]), bool(fields["once"]))
         if not fields["token"]:
-            known = staging.ask(sink, query, run, bool(fields["reset"]))
+            known = staging.ask(sink, query, run, bool(fields["reset"])) if not who.coordinator else staging.note(who)
             last, coordinator = (-1, "") if known is None else (known.last, known.coordinator)
             layout = {} if known is None or not known.layout else {"layout": known.layout}
             body = json.dumps(layout).encode() if layout else b""
-            return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
-        who = Run(sink, query, run, fields["coordinator"] or "", bool(fields["reset"]), bool(fields["once"]))
+            reply = request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
+            if who.coordinator:
+                session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply)
+                return None
+            return reply
         batch = -1 if fields["batch"] is None else fields["batch"]
         number, known = staging.open_token(Token(who, fields["token"], batch, msgid.pack_host(session.remote)))
         ext = {"number": str(number), "batch": str(known.last), "coordinator": known.coordinator}
@@ -78,7 +83,9 @@ class StageCalls(Calls):
                 session.push(_failed(request, refused))
                 return
             ext = {"batch": str(sink.last), "already": str(not now).lower()}
-            answer = sink.answer if wanted.batch == sink.last else {}
+            answer = dict(sink.answer)
+            if wanted.batch != sink.last:  # of an older one only this matters still
+                answer = {name: value for name, value in answer.items() if name == "planned"}
             reply = request.reply(ext=ext, body=json.dumps(answer).encode())
             staging.when_visible(lambda: self._published(session, request, reply))
 
@@ -123,11 +130,14 @@ def _wanted(fields: Fields, body: bytes) -> Wanted:
         raise Refused("a publish names a batch from 0 on, and tokens by broker")
     if len(layout) > LAYOUT_TOPICS_MAX:
         layout = {}  # a hint, of a size that is not worth keeping
+    planned = value.get("planned")
+    if planned is not None and type(planned) is not int:
+        raise Refused("a batch was planned at a time in ms")
     return Wanted(
         fields["sink"], fields["query"], fields["run"], fields["batch"], fields["coordinator"],
         _tokens(value.get("tokens", [])), {str(name): list(_tokens(tokens)) for name, tokens in brokers.items()},
         bool(fields["reset"]), bool(fields["once"]),
-        {str(topic): list(_tokens(names)) for topic, names in layout.items()},
+        {str(topic): list(_tokens(names)) for topic, names in layout.items()}, planned,
     )  # fmt: skip
 
 

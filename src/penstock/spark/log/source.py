@@ -61,7 +61,7 @@ class LogSource:
 
     def reader(self, wanted: StructType) -> BulkReader:
         """A batch reader; one that takes filters if Spark would call them."""
-        schema.check(wanted, bulk=True)
+        schema.check(wanted, bulk=True, damage=self.options.on_bad_record == "row" and not self.options.topics)
         kind = FilteringBulkReader if takes_filters(self.options.pushdown) else BulkReader
         return kind(self.options, self.segments, wanted)
 

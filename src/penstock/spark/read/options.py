@@ -200,6 +200,8 @@ def read(known: Sequence[Option], given: Mapping[str, str]) -> tuple[Values, dic
         if found is None:
             if name.lower() in IGNORED:
                 continue
+            if name.lower() == "paths":
+                raise ConfigError("load() takes one text, not a list of several", f"path: {names['path'].meaning}")
             raise unknown(name, known)
         if found.name in seen:
             raise ConfigError(f"{name} and {seen[found.name]} are the same option: give one of them")
@@ -350,10 +352,19 @@ def moment_ms(text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """ValueError for a name that is there twice: the last one would count alone."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
 def _json(text: str, option: Option) -> Positions:
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        value = json.loads(text, object_pairs_hook=_each_once)
+    except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(value, dict) or not value:
         raise ValueError("must be a JSON object of topics")

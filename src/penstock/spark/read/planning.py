@@ -98,6 +98,8 @@ def find_queues(cluster: ClusterView, options: SourceOptions) -> list[MessageQue
 def _assigned(assign: Positions, queues: list[MessageQueue]) -> list[MessageQueue]:
     chosen: set[MessageQueue] = set()
     for topic, named in assign.items():
+        if named == {}:
+            raise _no_ids(topic)
         for broker, ids in named.items() if isinstance(named, dict) else [(None, named)]:
             for queue_id in _ids(ids, topic):
                 found = [
@@ -112,9 +114,13 @@ def _assigned(assign: Positions, queues: list[MessageQueue]) -> list[MessageQueu
 
 
 def _ids(ids: object, topic: str) -> list[int]:
-    if not isinstance(ids, list) or not all(isinstance(n, int) for n in ids):
-        raise ConfigError(f"assign: {topic} must map to a list of queue ids", 'such as {"orders": [0, 1]}')
+    if not isinstance(ids, list) or not ids or not all(type(n) is int for n in ids):  # true is no number
+        raise _no_ids(topic)
     return ids
+
+
+def _no_ids(topic: str) -> ConfigError:
+    return ConfigError(f"assign: {topic} must map to a list of queue ids", 'such as {"orders": [0, 1]}')
 
 
 def spread(option: str, given: Positions, queues: list[MessageQueue], read: Callable[[object], int]) -> Offsets:

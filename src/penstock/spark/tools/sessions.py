@@ -73,7 +73,10 @@ def running() -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Make our formats known to a session that does not find them by itself (a broken `pyspark_…` package)."""
+    """Make our formats known to a session that does not find them by itself (a broken `pyspark_…` package), and in this thread.
+
+    To write, Spark looks for a format in the active session, which a thread of the user's has none of.
+    """
     from pyspark_penstock import DefaultSource
     from pyspark_penstock_log import DefaultSource as LogSource
 
@@ -81,6 +84,8 @@ def register(spark: SparkSession) -> None:
         warnings.simplefilter("ignore")
         spark.dataSource.register(DefaultSource)
         spark.dataSource.register(LogSource)
+    if hasattr(spark, "_jsparkSession"):  # else it is a Connect server's, which knows the session of each request
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
 
 
 def settings(quick: bool = False) -> dict[str, str]:

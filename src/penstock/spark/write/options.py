@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -12,6 +13,8 @@ from penstock.security import PLAIN, Security
 from penstock.spark import schema
 from penstock.spark.read import options
 from penstock.spark.read.options import Option
+from penstock.wire.layout import TOPIC_BYTES_MAX
+from penstock.wire.names import LOG_NAME, SINK_NAME, SINK_NAME_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,6 +70,8 @@ _OURS = frozenset(
 ) | {"checkpointlocation"}
 
 BATCH_BYTES_MAX, SEND_BYTES_MAX = 8 << 20, 4 << 20
+PARTITION_MAX = 2**31 - 1
+TOPIC_NAMES = f"1 to {TOPIC_BYTES_MAX} letters, digits, % | _ and -"
 
 
 class SinkColumn(NamedTuple):
@@ -111,10 +116,44 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     found = SinkOptions(**values, security=security)
     if found.path and found.topic and found.path != found.topic:
         raise ConfigError("topic and the name given to save(...) exclude each other", "give one of them")
+    topic = found.topic or found.path
+    if topic and not legal_topic(topic):
+        raise ConfigError(f"no topic of the sink can be called {topic!r}: its name has {TOPIC_NAMES}")
+    _check_names(found)
     most = BATCH_BYTES_MAX if found.commit_mode != "none" else SEND_BYTES_MAX
     if found.batch_bytes > most:
         raise ConfigError(f"option batchBytes = {found.batch_bytes}: at most {most}")
     return found
+
+
+def legal_topic(name: str) -> bool:
+    """Whether rows can be written to a topic of that name."""
+    data = name.encode("utf-8", "replace")
+    return len(data) <= TOPIC_BYTES_MAX and re.fullmatch(LOG_NAME, data) is not None
+
+
+def sink_of_job(job: str) -> str:
+    """The sink a job of that name writes as."""
+    return f"job-{job}"
+
+
+def sink_of_part(sink: str, partition: int) -> str:
+    """The sink of one partition, where each publishes alone."""
+    return f"{sink}/{partition}"
+
+
+def _check_names(found: SinkOptions) -> None:
+    """ConfigError for a name that no broker takes, before any task has worked for it."""
+    for option, name, sink in (
+        ("sinkId", found.sink_id, found.sink_id or ""),
+        ("jobId", found.job_id, sink_of_job(found.job_id or "")),
+    ):
+        if name is None:
+            continue
+        longest = sink_of_part(sink, PARTITION_MAX) if found.commit_mode == "partition" else sink
+        most = SINK_NAME_MAX - (len(longest) - len(name))
+        if len(name) > most or not re.fullmatch(SINK_NAME, name):
+            raise ConfigError(f"option {option} = {name!r}: a name has 1 to {most} printable ASCII characters")
 
 
 def check(wanted: StructType, found: SinkOptions) -> None:

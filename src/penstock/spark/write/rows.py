@@ -6,7 +6,6 @@ what     value, and the properties: KEYS, TAGS, … each a text column, written 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -21,9 +20,10 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.schedule.delays import TIMER_PROPERTIES
 from penstock.spark.kernel import encode
 from penstock.spark.kernel.buffers import Longs, Octets
+from penstock.spark.write.options import TOPIC_NAMES, legal_topic
 from penstock.wire import names
 from penstock.wire.codes import SYS_COMPRESSED
-from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX, format_properties
+from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, format_properties
 from penstock.wire.staged import piece_head
 
 # What a copied message must not carry into its new life: instructions to the broker, and what stands in texts of its own.
@@ -32,7 +32,6 @@ _DROPPED = frozenset(
      names.REAL_TOPIC, names.REAL_QUEUE, names.CLUSTER, names.SEQUENCE, names.SHARDING_KEY)
 )  # fmt: skip
 
-_LEGAL = re.compile(names.LOG_NAME)
 _DUE_MAX_MS = 10**15  # 31,000 years: more digits are no moment to a broker
 
 Columns = Mapping[str, pa.Array]
@@ -233,11 +232,9 @@ class RowEncoder:
         encoded = column.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         for code, topic in enumerate(encoded.dictionary.to_pylist()):
-            name = topic.encode()
-            if not _LEGAL.fullmatch(name) or len(name) > TOPIC_BYTES_MAX:
+            if not legal_topic(topic):
                 raise Rejected(
-                    f"{self._at(pa.array(codes == code))} is for topic {topic!r}: a topic's name has 1 to {TOPIC_BYTES_MAX}"
-                    " letters, digits, % | _ and -"
+                    f"{self._at(pa.array(codes == code))} is for topic {topic!r}: a topic's name has {TOPIC_NAMES}"
                 )
             yield topic, np.flatnonzero(codes == code).astype(np.int64)
 

@@ -8,13 +8,16 @@ twice, because the driver was killed before Spark had noted it, is answered and 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 # Of a task whose batch was published before. Spark lets go of a worker that leaves rows unread, and starting one takes longer
 # than reading so many; more of them are not worth the reading.
 BATCHES_UNREAD_MIN = 16
+_NO_OVERWRITING = "a topic cannot be overwritten: messages are only ever added"
 
 
 @dataclass
@@ -151,19 +155,24 @@ def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     if options.commit_mode == "none":
         return Staged(run, batch, partition, send(options, batch, partition, batches))
     if options.commit_mode == "partition":
-        own = replace(run, sink=f"{run.sink}/{partition}")
+        own = replace(run, sink=sinkoptions.sink_of_part(run.sink, partition))
         sealed = stage(options, own, batch, partition, batches)
         client_of(options).publish(own, batch, [sealed])
         return Staged(own, batch, partition, replace(sealed, brokers=()))
     return Staged(run, batch, partition, stage(options, run, batch, partition, batches))
 
 
-def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+def commit(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch: int,
+    planned_ms: int | None = None,
+) -> None:
     """What the driver does when all tasks are done."""
     staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
     if not staged or options.commit_mode != "batch":
         return
-    published = client_of(options).publish(staged[0].run, batch, [m.sealed for m in staged])
+    published = client_of(options).publish(staged[0].run, batch, [m.sealed for m in staged], planned_ms)
     if published.already:
         log.info("batch %d of sink %s was published before", batch, staged[0].run.sink)
 
@@ -176,6 +185,22 @@ def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], 
     staged = [m for m in messages if isinstance(m, Staged)]
     if staged and options.commit_mode == "batch" and client_of(options).undecided(staged[0].run, batch):
         client_of(options).drop(staged[0].run, [m.sealed for m in staged])
+
+
+def planned_ms(checkpoint: str, batch: int) -> int | None:
+    """When Spark planned a micro-batch, as its checkpoint says; None where that cannot be read here, as in an object store."""
+    folder = checkpoint
+    if "://" in checkpoint or checkpoint.startswith("file:"):
+        place = urlsplit(checkpoint)
+        if place.scheme != "file":
+            return None
+        folder = unquote(place.path)
+    try:
+        lines = (Path(folder) / "offsets" / str(batch)).read_text().splitlines()
+        planned = json.loads(lines[1])["batchTimestampMs"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return planned if type(planned) is int else None
 
 
 def _context() -> TaskContext:
@@ -194,7 +219,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         job = options.job_id or uuid.uuid4().hex
-        self.run = SinkRun(f"job-{job}", job, uuid.uuid4().hex, once=options.job_id is None)
+        self.run = SinkRun(sinkoptions.sink_of_job(job), job, uuid.uuid4().hex, once=options.job_id is None)
         log.info("writing as jobId %s", job)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -213,8 +238,9 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("penstock")`: the micro-batches of one query, numbered by Spark."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, checkpoint: str = "") -> None:
         self.options = options
+        self.checkpoint = checkpoint
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = _context()
@@ -228,7 +254,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write(self.options, sink, int(batch), context.partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        commit(self.options, messages, batchId)
+        commit(self.options, messages, batchId, planned_ms(self.checkpoint, batchId) if self.checkpoint else None)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         abort(self.options, messages, batchId)
@@ -241,7 +267,9 @@ def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) 
             "Spark gave no options at all: a table of its catalog cannot be written to",
             'df.write.format("penstock") with options',
         )
-    options = _checked(given, wanted, overwrite)
+    if overwrite:
+        raise ConfigError(_NO_OVERWRITING, 'write with mode("append")')
+    options = _checked(given, wanted)
     if options.sink_id or options.sink_reset:
         raise ConfigError("sinkId and sinkReset are for streams", "a batch write is named by jobId")
     return BatchWriter(options)
@@ -249,15 +277,19 @@ def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) 
 
 def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> StreamWriter:
     """The writer of one micro-batch. `ConfigError` as above."""
-    options = _checked(given, wanted, overwrite)
+    if overwrite:
+        raise ConfigError(
+            f"outputMode complete writes the whole table each time, and {_NO_OVERWRITING}",
+            'outputMode("append"), for aggregates behind withWatermark; or foreachBatch, which writes each with a jobId',
+        )
+    options = _checked(given, wanted)
     if options.job_id:
         raise ConfigError("jobId is for batch writes", "a stream is named by its checkpoint, or by sinkId")
-    return StreamWriter(options)
+    checkpoint = next((text for name, text in given.items() if name.lower() == "checkpointlocation"), "")
+    return StreamWriter(options, checkpoint)
 
 
-def _checked(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> SinkOptions:
-    if overwrite:
-        raise ConfigError("a topic cannot be overwritten: messages are only ever added", 'write with mode("append")')
+def _checked(given: Mapping[str, str], wanted: StructType) -> SinkOptions:
     options = sinkoptions.parse(given)
     sinkoptions.check(wanted, options)
     return options
