@@ -15,18 +15,14 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
-from zlib import crc32
 
-import msgspec
-
+from penstock.broker.historyfile import Chunks, HistoryFile, Saved, SavedTrack, chunk_of, raw
 from penstock.disk.files import Files
 from penstock.disk.job import Job
-from penstock.disk.quarantine import try_quarantine
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.broker")
@@ -55,7 +51,6 @@ _CHUNK_BYTES = 4 * _POINTS * _WIDTH + 200  # with what Python adds
 _TRACK_BYTES = 1_000
 _ZEROS = array("f", bytes(4 * _POINTS * _WIDTH))
 _NOTHING = (0.0,) * _WIDTH
-_MAGIC = b"penstock history 1\n"
 
 Counts = tuple[float, float, float, float]  # in, out, bytes since the start; lag in messages
 
@@ -90,7 +85,7 @@ class Series:
         self.step = step
         self.span = span // _POINTS  # chunks
         self.since = 0  # number of the first point that is known
-        self.chunks: dict[int, array[float]] = {}
+        self.chunks: Chunks = {}
 
     def put(self, point: int, values: list[float]) -> int:
         """Set one point; how many chunks more (or fewer) there are."""
@@ -161,21 +156,7 @@ class Track:
                 series.since = min(series.since, now_s // series.step)
 
 
-class SavedTrack(msgspec.Struct, array_like=True):
-    """A track in the file."""
-
-    key: tuple[str, str, str]
-    minutes_since: int
-    minutes: dict[int, bytes]
-    seconds_since: int
-    seconds: dict[int, bytes]
-
-
-class Saved(msgspec.Struct):
-    """The file behind its head."""
-
-    runs: list[tuple[int, int]]
-    tracks: list[SavedTrack]
+Parts = tuple[list[tuple[int, int]], list[tuple[Key, Track, Chunks, Chunks]]]
 
 
 class History:
@@ -188,9 +169,7 @@ class History:
         disk: Callable[[], list[float]], shape: Callable[[], object],
     ) -> None:  # fmt: skip
         self._shape = shape
-        self._files = files
-        self._folder = folder
-        self._path = folder / "config" / "history.bin"
+        self._file = HistoryFile(files, folder, 4 * _POINTS * _WIDTH)
         self.bytes_max = bytes_max
         self.seconds_max = min(SECONDS_TRACKS_MAX, bytes_max // 4 // (SPANS["hour"][1] // _POINTS * _CHUNK_BYTES))
         self._probes = probes
@@ -496,14 +475,9 @@ class History:
     # -- the file ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Read the file. One that is torn or foreign goes to lost+found: it is never an error."""
-        if not self.bytes_max or not self._path.exists():
-            return
-        try:
-            saved = self._read()
-        except (ValueError, StoreError, OSError) as error:
-            log.error("%s cannot be used, history begins anew error=%s", self._path.name, error)
-            try_quarantine(self._files, self._folder, self._path, "not the history it should be")
+        """Read the file."""
+        saved = self._file.open(2 * self.bytes_max + (1 << 20)) if self.bytes_max else None
+        if saved is None:
             return
         self.runs = [list(run) for run in saved.runs][-RUNS_MAX:]
         for one in saved.tracks:
@@ -517,33 +491,12 @@ class History:
                 track.seconds.chunks = self._chunks(one.seconds)
             self.tracks[Key(*one.key)] = track
 
-    def _read(self) -> Saved:
-        fd = self._files.open(self._path, writable=False)
-        try:
-            size = self._files.size(fd)
-            if size > 2 * self.bytes_max + (1 << 20):
-                raise ValueError("it is too large")
-            data = self._files.read(fd, 0, size)
-        finally:
-            self._files.close(fd)
-        head, body = data[: len(_MAGIC)], data[len(_MAGIC) + 4 :]
-        if head != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 4] != crc32(body).to_bytes(4):
-            raise ValueError("its sum is another one")
-        saved = msgspec.msgpack.decode(body, type=Saved)
-        if any(
-            len(raw) != 4 * _POINTS * _WIDTH for t in saved.tracks for c in (t.minutes, t.seconds) for raw in c.values()
-        ):
-            raise ValueError("a chunk has another length")
-        return saved
-
-    def _chunks(self, raw: dict[int, bytes]) -> dict[int, array[float]]:
+    def _chunks(self, told: dict[int, bytes]) -> Chunks:
         found = {}
-        for number, data in sorted(raw.items()):
+        for number, data in sorted(told.items()):
             if self.used_bytes + _CHUNK_BYTES > self.bytes_max:
                 break
-            chunk = found[number] = array("f", data)
-            if sys.byteorder == "big":
-                chunk.byteswap()
+            found[number] = chunk_of(data)
             self.used_bytes += _CHUNK_BYTES
         return found
 
@@ -571,9 +524,7 @@ class History:
             except StoreError as error:
                 log.error("history not written error=%s", error)
 
-    def _parts(
-        self,
-    ) -> tuple[list[tuple[int, int]], list[tuple[Key, Track, dict[int, array[float]], dict[int, array[float]]]]]:
+    def _parts(self) -> Parts:
         """What a worker may read while this goes on: only the newest chunks still change, one number at a time."""
         runs = [(run[0], run[1]) for run in self.runs]
         return runs, [
@@ -581,46 +532,16 @@ class History:
             for key, track in self.tracks.items()
         ]
 
-    def _write(
-        self,
-        parts: tuple[list[tuple[int, int]], list[tuple[Key, Track, dict[int, array[float]], dict[int, array[float]]]]],
-    ) -> None:
+    def _write(self, parts: Parts) -> None:
         runs, tracks = parts
-        saved = Saved(
-            runs,
-            [
-                SavedTrack(
-                    (key.kind, key.topic, key.name), track.minutes.since, _raw(minutes),
-                    track.seconds.since if track.seconds else 0, _raw(seconds),
-                )
-                for key, track, minutes, seconds in tracks
-            ],
-        )  # fmt: skip
-        body = msgspec.msgpack.encode(saved)
-        fresh = self._path.with_name(self._path.name + ".tmp")
-        self._files.make_folder(self._path.parent)
-        self._files.unlink(fresh)
-        try:
-            fd = self._files.open(fresh, create=True)
-            try:
-                self._files.write(fd, 0, _MAGIC + crc32(body).to_bytes(4) + body)
-                self._files.datasync(fd)
-            finally:
-                self._files.close(fd)
-            self._files.rename(fresh, self._path)
-        except StoreError:  # on a full disk messages want the room that it has taken
-            self._files.unlink(fresh)
-            raise
-
-
-def _raw(chunks: Mapping[int, array[float]]) -> dict[int, bytes]:
-    found = {}
-    for number, chunk in chunks.items():
-        if sys.byteorder == "big":
-            chunk = array("f", chunk)
-            chunk.byteswap()
-        found[number] = chunk.tobytes()
-    return found
+        saved = [
+            SavedTrack(
+                (key.kind, key.topic, key.name), track.minutes.since, raw(minutes),
+                track.seconds.since if track.seconds else 0, raw(seconds),
+            )
+            for key, track, minutes, seconds in tracks
+        ]  # fmt: skip
+        self._file.write(Saved(runs, saved))
 
 
 def _rates(counts: Counts, before: Counts | None, seconds: int) -> list[float]:
