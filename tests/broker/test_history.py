@@ -49,7 +49,8 @@ class Bench:
 
     def run(self, seconds: int, each: Callable[[], None] = lambda: None) -> None:
         for _ in range(seconds):
-            self.history.tick(self.mono_ms, self.now_s * 1000)
+            for piece in range(5):  # of a list
+                self.history.tick(self.mono_ms + piece * PIECE_MS, self.now_s * 1000)
             each()
             self.now_s += 1
             self.mono_ms += 1000
@@ -304,17 +305,56 @@ def test_a_hundred_thousand_are_listed_in_pieces(tmp_path: Path) -> None:
     now_ms = START_S * 1_000
     assert bench.history.tick(10_000, now_ms) == 10_000 + PIECE_MS
     assert 0 < sum(key in bench.history.tracks for key in keys) < LISTED_AT_ONCE
-    del bench.counts[keys[-1]]  # meanwhile
     for piece in (1, 2):
         assert bench.history.tick(10_000 + piece * PIECE_MS, now_ms) == 10_000 + (piece + 1) * PIECE_MS
     assert bench.history.tick(10_000 + 3 * PIECE_MS, now_ms) == 11_000
     assert all(key in bench.history.tracks for key in keys)
     bench.now_s, bench.mono_ms = START_S + 1, 11_000
+    del bench.counts[keys[-1]]
     bench.run(1)  # there is one less
-    for piece in range(1, 4):
-        bench.history.tick(11_000 + piece * PIECE_MS, bench.now_s * 1_000)
     assert keys[-1] not in bench.history.tracks
     assert keys[0] in bench.history.tracks
+
+
+def test_what_was_there_before_the_start_is_not_counted_however_late_it_is_listed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    keys = [Key("topic", f"t{number}") for number in range(2 * LISTED_AT_ONCE)]
+    bench.counts = dict.fromkeys(keys, (1_000, 0, 0, 0))
+    bench.run(71, lambda: bench.add(keys[-1], 1))
+    bench.add(Key("topic", "new"), 5)
+    bench.run(72)
+    week = [max(filter(None, bench.read(key, "in", "week", 4))) for key in (keys[-1], Key("topic", "new"))]
+    assert week[0] < 2  # a second; with the thousand of before it would be 16 at least
+    assert week[1] > 0
+
+
+def test_what_is_gone_gives_up_nothing_more(tmp_path: Path) -> None:
+    """Those that are asked for their chunks when there is no room were put in order a while ago."""
+    bench = Bench(tmp_path)
+    keys = [Key("topic", f"t{number}") for number in range(6)]
+    bench.counts = dict.fromkeys(keys, (0, 0, 0, 0))
+
+    def work() -> None:
+        for number, key in enumerate(keys):
+            if key in bench.counts:
+                bench.add(key, 1 + number)
+
+    def squeeze() -> None:
+        history = bench.history
+        history.bytes_max = history.used_bytes - 1
+        assert history._make_room(0)
+        series = [one for track in history.tracks.values() for one in (track.minutes, track.seconds) if one is not None]
+        chunks = sum(len(one.chunks) for one in series)
+        assert history.used_bytes == len(history.tracks) * 1_000 + chunks * 1_400
+
+    bench.run(62, work)
+    squeeze()
+    for gone in keys[:4]:
+        del bench.counts[gone]
+    bench.history.bytes_max = 64 << 20
+    bench.run(1, work)
+    for _ in range(3):
+        squeeze()
 
 
 def test_lists_take_a_share_of_the_time_however_often_something_comes(tmp_path: Path) -> None:
@@ -339,7 +379,5 @@ def test_those_for_whom_there_is_no_room_cost_little(tmp_path: Path, monkeypatch
     bench = Bench(tmp_path, bytes_max=100_000)
     bench.counts = {Key("topic", f"t{number}"): (1, 0, 0, 0) for number in range(2_000)}
     bench.run(1)
-    for piece in range(1, 10):
-        bench.history.tick(bench.mono_ms - 1_000 + piece * PIECE_MS, bench.now_s * 1_000)
     assert 50 < len(bench.history.tracks) < 110
     assert len(sorts) <= 3

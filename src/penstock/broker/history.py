@@ -335,7 +335,9 @@ class History:
             del self.tracks[key]
             gone.probe = None  # a sweep may still hold the track, and the probe its topic's files
             self._note_lag(key, gone, 0.0)
-            self._take(-len(gone.minutes.chunks) - len(gone.seconds.chunks if gone.seconds else ()))
+            for series in filter(None, (gone.minutes, gone.seconds)):
+                self._take(-len(series.chunks))
+                series.chunks.clear()  # it may still stand among the quietest, who are asked for chunks
             self.used_bytes -= _TRACK_BYTES
         self._list_from_ms = self._mono_ms + 1_000 * steps // LISTED_A_SECOND
 
@@ -346,7 +348,7 @@ class History:
             if self.used_bytes + _TRACK_BYTES > self.bytes_max and not self._make_room(_TRACK_BYTES):
                 return None
             track = self.tracks[key] = self._new_track(self._now_s)
-            track.last = track.base = (0.0, 0.0, 0.0, 0.0) if self._begun else probe.counts()
+            track.last = track.base = (0.0, 0.0, 0.0, 0.0) if self._lists > 1 else probe.counts()
             self._to_sweep.append((key, track))
         elif track.probe is None:  # of the file
             track.last = track.base = probe.counts()
