@@ -15,7 +15,7 @@ from functools import partial
 from penstock.broker.clients import ClientTable, QueueLocks
 from penstock.broker.copies import seen
 from penstock.broker.core import Core
-from penstock.broker.counters import counters
+from penstock.broker.counters import counters, totals
 from penstock.broker.due import DueMessages
 from penstock.broker.guide import Guide
 from penstock.broker.history import History
@@ -91,7 +91,7 @@ class Broker:
         self.copies = core.copies
         self.guide = Guide(config, core.copies, core.time)
         self.mastership: Mastership | None = None
-        self.stats = Stats(lambda: counters(core))
+        self.stats = Stats(partial(counters, core), partial(totals, core))
         probes = Probes(core, self.queueing)
         self.history = History(core.files, core.folder, config.history_bytes, probes.every, probes.disk, probes.shape)
         self._takers = Takers()

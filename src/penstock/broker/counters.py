@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from penstock.broker.core import Core
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.log.store import LogStore
 from penstock.wire import record
 
 
-def counters(core: Core) -> dict[tuple[str, str], int]:
-    """Every one, by RocketMQ's name of its statistics and the key within."""
-    found: dict[tuple[str, str], int] = {}
-    total_put = total_got = found_times = missed_times = 0
-    for topic in core.topics.by_name.values():
+def counters(core: Core) -> Iterator[tuple[str, str, int]]:
+    """Every one: RocketMQ's name of its statistics, the key within, and the value. It may be gone on with in later turns."""
+    for topic in list(core.topics.by_name.values()):
         if topic.put_count:
             name = topic.name.decode()
-            found["TOPIC_PUT_NUMS", name] = topic.put_count
-            found["TOPIC_PUT_SIZE", name] = topic.put_bytes
-            total_put += topic.put_count
-    for group in core.groups.by_name.values():
-        for topic_name, (count, size, hits, misses) in group.get_counts.items():
+            yield "TOPIC_PUT_NUMS", name, topic.put_count
+            yield "TOPIC_PUT_SIZE", name, topic.put_bytes
+    for group in list(core.groups.by_name.values()):
+        for topic_name, (count, size, _, _) in list(group.get_counts.items()):
             key = f"{topic_name.decode()}@{group.name}"
-            found["GROUP_GET_NUMS", key] = count
-            found["GROUP_GET_SIZE", key] = size
-            total_got += count
-            found_times += hits
-            missed_times += misses
+            yield "GROUP_GET_NUMS", key, count
+            yield "GROUP_GET_SIZE", key, size
         if group.sent_back:
-            found["SNDBCK_PUT_NUMS", f"{RETRY_PREFIX.decode()}{group.name}@{group.name}"] = group.sent_back
-    found["BROKER_PUT_NUMS", core.config.cluster_name] = total_put
-    found["BROKER_GET_NUMS", core.config.cluster_name] = total_got
-    found["BROKER_FOUND_TIMES", core.config.cluster_name] = found_times
-    found["BROKER_MISS_TIMES", core.config.cluster_name] = missed_times
-    return found
+            yield "SNDBCK_PUT_NUMS", f"{RETRY_PREFIX.decode()}{group.name}@{group.name}", group.sent_back
+    for (name, key), value in totals(core).items():
+        yield name, key, value
+
+
+def totals(core: Core) -> dict[tuple[str, str], int]:
+    """Those of the whole broker, by name and key."""
+    cluster = core.config.cluster_name
+    put = sum([topic.put_count for topic in core.topics.by_name.values()])
+    got = found = missed = 0
+    for group in core.groups.by_name.values():
+        for count, _, hits, misses in group.get_counts.values():
+            got += count
+            found += hits
+            missed += misses
+    return {
+        ("BROKER_PUT_NUMS", cluster): put,
+        ("BROKER_GET_NUMS", cluster): got,
+        ("BROKER_FOUND_TIMES", cluster): found,
+        ("BROKER_MISS_TIMES", cluster): missed,
+    }
 
 
 def earliest_ms(store: LogStore) -> int:

@@ -1,4 +1,4 @@
-"""Rates by minute, hour and day from counters that only grow: every 10 s one snapshot of all of them is taken.
+"""Rates by minute, hour and day from counters that only grow: every 10 s a sample of each is taken, some hundreds in a turn.
 
 The objects count in plain integers; nothing here is on a message's path. Names as RocketMQ's (rocketmq.md §14.4).
 """
@@ -6,13 +6,15 @@ The objects count in plain integers; nothing here is on a message's path. Names 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 SAMPLE_MS = 10_000
-_MINUTE, _HOUR, _DAY = 7, 7, 25  # samples kept: 10 s, 10 min and 1 h apart
+SAMPLED_AT_ONCE, PIECE_MS = 500, 5  # counters in a turn of the loop, and how much later the next ones
+_SPANS = ((1, 7), (60, 7), (360, 25))  # rounds between two samples, samples kept: of a minute, an hour, a day
+_ROUNDS = 360 * 25 + 1  # whose times are remembered
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -22,30 +24,33 @@ class Rate(msgspec.Struct, frozen=True):
     per_second: float
 
 
-class _History:
-    """Samples of one counter, at three distances."""
+class _Samples:
+    """Samples of one counter, by the number of the round in which they were taken."""
 
-    def __init__(self) -> None:
-        self.spans: tuple[deque[tuple[int, int]], ...] = (
-            deque(maxlen=_MINUTE),
-            deque(maxlen=_HOUR),
-            deque(maxlen=_DAY),
-        )
+    __slots__ = ("_rings", "first", "last")
 
-    def rate(self, span: int) -> Rate:
-        samples = self.spans[span]
-        if len(samples) < 2:
-            return Rate(0, 0.0)
-        added = samples[-1][1] - samples[0][1]
-        return Rate(added, added * 1000 / max(1, samples[-1][0] - samples[0][0]))
+    def __init__(self, first: int) -> None:
+        self.first = self.last = first
+        self._rings = array("q", bytes(8 * sum(kept for _, kept in _SPANS)))
 
-    def recent(self, ms: int) -> float | None:
-        """How many a second were added within the last `ms`; None when it was not counted for so long."""
-        last_ms, last = self.spans[0][-1]
-        for at_ms, value in sorted({*self.spans[0], *self.spans[1]}, reverse=True):
-            if last_ms - at_ms >= ms - SAMPLE_MS // 2:
-                return (last - value) * 1000 / (last_ms - at_ms)
-        return None
+    def put(self, number: int, value: int) -> None:
+        """What it counts in this round."""
+        self.last = number
+        start = 0
+        for step, kept in _SPANS:
+            if number % step:
+                break  # nor is it one of the wider spans
+            self._rings[start + number // step % kept] = value
+            start += kept
+
+    def span(self, which: int) -> list[tuple[int, int]]:
+        """(round, value) of a span, the oldest first. In the round before it was seen first it had counted nothing."""
+        step, kept = _SPANS[which]
+        start = sum(kept for _, kept in _SPANS[:which])
+        newest, oldest = self.last // step, -(-self.first // step)
+        known = range(max(oldest, newest - kept + 1), newest + 1)
+        found = [(number * step, self._rings[start + number % kept]) for number in known]
+        return found if len(found) == kept else [(self.first - 1, 0), *found]
 
 
 class Mornings:
@@ -56,57 +61,90 @@ class Mornings:
         self.today: Mapping[tuple[str, str], int] = {}
         self._date: tuple[int, int] | None = None
 
-    def tick(self, now_ms: int, counters: Mapping[tuple[str, str], int]) -> None:
-        """It is now; these are the counters."""
+    def tick(self, now_ms: int, counters: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        """It is now; `counters` gives what they are."""
         local = time.localtime(now_ms / 1000)
         date = local.tm_year, local.tm_yday
         if self._date not in (None, date):
-            self.yesterday, self.today = self.today, counters
+            self.yesterday, self.today = self.today, counters()
         self._date = date
 
 
 class Stats:
-    """`counters()` gives the present value of every counter by (name, key)."""
+    """`counters()` gives the present value of every counter, (name, key, value), one by one and perhaps in later turns;
+    `totals()` those of the broker as a whole, at once.
+    """
 
-    def __init__(self, counters: Callable[[], dict[tuple[str, str], int]]) -> None:
+    def __init__(
+        self,
+        counters: Callable[[], Iterator[tuple[str, str, int]]],
+        totals: Callable[[], Mapping[tuple[str, str], int]],
+    ) -> None:
         self._counters = counters
-        self._histories: dict[tuple[str, str], _History] = {}
-        self._samples = 0
+        self._totals = totals
+        self._samples: dict[tuple[str, str], _Samples] = {}
+        self._round = -1
+        self._times_ms = array("q", bytes(8 * _ROUNDS))
+        self._sampling: Iterator[None] | None = None
         self._next_ms = 0
         self.mornings = Mornings()
 
     def tick(self, mono_ms: int, now_ms: int) -> int:
         """Sample if it is time; when it will be again."""
-        if mono_ms >= self._next_ms:
+        if mono_ms >= self._next_ms and self._sampling is None:
             self._next_ms = mono_ms + SAMPLE_MS
-            counters = self._counters()
-            for name in self._histories.keys() - counters.keys():  # of topics and groups that are deleted
-                del self._histories[name]
-            for name, value in counters.items():
-                history = self._histories.get(name)
-                if history is None:
-                    history = self._histories[name] = _History()
-                    for span in history.spans:
-                        span.append((mono_ms - SAMPLE_MS, 0))
-                history.spans[0].append((mono_ms, value))
-                if self._samples % 60 == 0:
-                    history.spans[1].append((mono_ms, value))
-                if self._samples % 360 == 0:
-                    history.spans[2].append((mono_ms, value))
-            self._samples += 1
-            self.mornings.tick(now_ms, counters)
+            self._round += 1
+            self._times_ms[self._round % _ROUNDS] = mono_ms
+            self.mornings.tick(now_ms, self._totals)
+            self._sampling = self._sample(self._round)
+        if self._sampling is not None:
+            sampling, self._sampling = self._sampling, None
+            for _ in sampling:
+                self._sampling = sampling
+                return mono_ms + PIECE_MS
         return self._next_ms
+
+    def _sample(self, number: int) -> Iterator[None]:
+        for count, (name, key, value) in enumerate(self._counters(), 1):
+            samples = self._samples.get((name, key))
+            if samples is None:
+                samples = self._samples[name, key] = _Samples(number)
+            samples.put(number, value)
+            if count % SAMPLED_AT_ONCE == 0:
+                yield
+        for gone in [about for about, samples in self._samples.items() if samples.last != number]:
+            del self._samples[gone]  # of topics and groups that are deleted
+
+    def _time_ms(self, samples: _Samples, number: int) -> int:
+        if number < samples.first:
+            return self._times_ms[samples.first % _ROUNDS] - SAMPLE_MS
+        return self._times_ms[number % _ROUNDS]
 
     def rates(self, name: str, key: str) -> tuple[Rate, Rate, Rate] | None:
         """Minute, hour and day of one counter, or None when it has no data."""
-        history = self._histories.get((name, key))
-        return None if history is None else (history.rate(0), history.rate(1), history.rate(2))
+        samples = self._samples.get((name, key))
+        return None if samples is None else (self._rate(samples, 0), self._rate(samples, 1), self._rate(samples, 2))
+
+    def _rate(self, samples: _Samples, which: int) -> Rate:
+        span = samples.span(which)
+        (first, least), (last, most) = span[0], span[-1]
+        passed_ms = self._time_ms(samples, last) - self._time_ms(samples, first)
+        return Rate(most - least, (most - least) * 1000 / max(1, passed_ms))
 
     def recent(self, name: str, key: str) -> tuple[float | None, ...]:
         """How many a second in the last 10 s, minute and 10 minutes; None where it was not counted for so long."""
-        history = self._histories.get((name, key))
-        return tuple(None if history is None else history.recent(ms) for ms in (10_000, 60_000, 600_000))
+        samples = self._samples.get((name, key))
+        if samples is None:
+            return None, None, None
+        known = sorted({*samples.span(0), *samples.span(1)}, reverse=True)
+        timed = [(self._time_ms(samples, number), value) for number, value in known]
+        last_ms, last = timed[0]
+        found: list[float | None] = []
+        for ms in (10_000, 60_000, 600_000):
+            before = [(at, value) for at, value in timed if last_ms - at >= ms - SAMPLE_MS // 2]
+            found.append((last - before[0][1]) * 1000 / (last_ms - before[0][0]) if before else None)
+        return tuple(found)
 
     def value(self, name: str, key: str) -> int:
-        """The present value of a counter, 0 when there is none."""
-        return self._counters().get((name, key), 0)
+        """The present value of a counter of the whole broker, 0 when there is none."""
+        return self._totals().get((name, key), 0)

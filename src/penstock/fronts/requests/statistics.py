@@ -46,12 +46,16 @@ class Statistics(Calls):
 
     def consume_stats(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
-        return request.reply(body=fastjson.dumps(self._consume_stats(fields["consumerGroup"], fields["topic"] or "")))
+        group, only = fields["consumerGroup"], fields["topic"] or ""
+        return request.reply(
+            body=fastjson.dumps(self._consume_stats(group, only, self.broker.offsets.topics_of(group)))
+        )
 
-    def _consume_stats(self, group: str, only: str) -> JsonObject:
+    def _consume_stats(self, group: str, only: str, read: Iterable[str]) -> JsonObject:
+        """Of one topic, or of all that the group has read."""
         broker, table, rate = self.broker, fastjson.Pairs(), 0.0
         online = broker.clients.consumers.get(group)
-        for name in [only] if only else broker.offsets.topics_of(group):
+        for name in [only] if only else read:
             topic = broker.topics.get(name.encode())
             if topic is None or (online is not None and not only and name not in online.subscriptions):
                 continue
@@ -74,8 +78,11 @@ class Statistics(Calls):
 
     def broker_consume_stats(self, session: Peer, request: RemotingCommand) -> Answer:
         found, lag = [], 0
-        for group in sorted({group for _, group in self.broker.offsets.table}):
-            stats = self._consume_stats(group, "")
+        read: dict[str, list[str]] = {}
+        for topic, group in self.broker.offsets.table:
+            read.setdefault(group, []).append(topic)
+        for group in sorted(read):
+            stats = self._consume_stats(group, "", read[group])
             lag += sum(figures["brokerOffset"] - figures["consumerOffset"] for _, figures in stats["offsetTable"])
             found.append({group: [stats]})
         body = {"brokerAddr": self.broker_address, "consumeStatsList": found, "totalDiff": lag}
