@@ -282,12 +282,8 @@ class OffsetTable:
                 self.dirty = True
 
     def as_table(self) -> dict[str, object]:
-        return {
-            "offsetTable": {
-                f"{topic}@{group}": {str(queue): offset for queue, offset in queues.items()}
-                for (topic, group), queues in self.table.items()
-            }
-        }
+        # The numbers of queues become text where it is written: a hundred thousand of these are copied in the loop.
+        return {"offsetTable": {f"{topic}@{group}": dict(queues) for (topic, group), queues in self.table.items()}}
 
     def load(self, table: Mapping[str, object]) -> None:
         """RocketMQ's table, or SmartGo's: `offsets` with `group@topic` and keys such as "queue 1"."""
