@@ -374,6 +374,26 @@ def test_a_failed_commit_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     schedule.close()
 
 
+def test_a_file_that_was_given_up_and_opened_anew_is_counted_once(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    for number in range(5):
+        delay(store, b"%d" % number, 1 + number % 2)
+    work(store)
+    deliver(store, schedule.pop_due(clock.now_ms() + 1_000, 1)[0])
+    delay(store, b"fresh", 3)
+    assert len(schedule) == 5
+    schedule._file.close()  # as LMDB leaves it when a commit failed and it could not be opened at once
+    delay(store, b"more", 3)
+    assert len(schedule) == 6
+    work(store)
+    assert len(schedule) == 6
+    assert len(run_due(store, schedule, clock.now_ms() + 60_000)) == 6
+    work(store)
+    assert len(schedule) == 0
+    store.close()
+
+
 def test_the_map_grows(tmp_path: Path) -> None:
     schedule = Schedule(tmp_path / "schedule", map_size=1 << 20)
     at = 0

@@ -83,7 +83,9 @@ class Schedule:
 
     def _open(self) -> None:
         taken_over = self._file.open()
-        self._count += self._file.count
+        # It may have been open before, and given up by LMDB: what is in memory may stand there, too.
+        fresh = sum(id_ not in self._gone and self._file.due_of(id_) is None for id_ in self._fresh)
+        self._count = self._file.count + fresh - sum(self._file.due_of(id_) is not None for id_ in self._gone)
         for id_, due_ms, record in taken_over:
             self.put(due_ms, id_, record, id_ - 1)
 
