@@ -132,6 +132,9 @@ def _pauses() -> list[str]:
     for event, row in figures["rows"].items():
         cells = []
         for name in names:
+            if name not in row:  # nsqd has no groups
+                cells.append("")
+                continue
             low, high = row[name]["most_range"]
             cells.append(f"{row[name]['most_ms']:.0f} ({low:.0f}–{high:.0f}), {row[name]['p99_ms']:.2f}")
         lines.append(f"| {event} | {' | '.join(cells)} |")

@@ -1,24 +1,29 @@
 """`./run bench pauses`: how long a producer waits for its answer while something large happens to another topic.
 
 It publishes a small message every other millisecond, and waits for each answer. Meanwhile 2 GB are deleted, a million messages
-get their first channel, or 100,000 deferred ones are due at one moment. Every broker and nsqd by turns.
+get their first channel, 100,000 deferred ones are due at one moment, 10,000 RocketMQ producers end together, or a topic is made
+where 80,000 pairs of topic and group are. Every broker and nsqd, which has no groups, by turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import socket
 import statistics
 import struct
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import penstock as penstock_client
 from bench.machine import describe, touch_memory
 from bench.servers import HERE, Running, find_nsqd, nsqd, penstock
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import RemotingCommand, encode
 
 LONG, SHORT, DEFERRED = 100 << 10, 100, 20  # bytes of a body
 AT_ONCE = 4 << 20  # bytes of a batch
@@ -118,10 +123,47 @@ def _due(server: Running, part: float) -> Callable[[], None]:
     return lambda: time.sleep(max(0.0, rate_s - (time.monotonic() - began)))
 
 
+def _asks(server: Running, commands: Iterable[RemotingCommand]) -> socket.socket:
+    """Ask them one behind the other on one connection, which stays open."""
+    line = socket.create_connection(("127.0.0.1", server.port))
+    with line.makefile("rb") as answers:
+        for command in commands:
+            line.sendall(encode(command))
+            answers.read(struct.unpack(">i", answers.read(4))[0])
+    return line
+
+
+def _producers_end(server: Running, part: float) -> Callable[[], None]:
+    lines = []
+    for number in range(int(10_000 * part)):
+        about = {"clientID": f"10.0.0.1@{number}", "producerDataSet": [{"groupName": "crowd"}], "consumerDataSet": []}
+        lines.append(_asks(server, [RemotingCommand(RequestCode.HEART_BEAT, {}, json.dumps(about).encode())]))
+
+    def end() -> None:
+        for line in lines:
+            line.close()
+
+    return end
+
+
+def _one_of_many(server: Running, part: float) -> Callable[[], None]:
+    topics = [f"read-{number}" for number in range(int(4_000 * part))]
+    with penstock_client.Admin(server.registry) as admin:
+        admin.create_topics(topics, 1)
+    read = {"queueId": "0", "commitOffset": "0"}
+    for group in range(20):
+        asked = ({**read, "consumerGroup": f"group-{group}", "topic": topic} for topic in topics)
+        _asks(server, (RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext) for ext in asked)).close()
+    return lambda: _post(server, "/topic/create?topic=one-more")
+
+
+OURS = (_producers_end, _one_of_many)  # nsqd has nothing of the kind
 EVENTS: dict[str, Callable[[Running, float], Callable[[], None]]] = {
     "a topic of 2 GB is deleted": _deletes,
     "a million messages get their first channel": _first_channel,
     "100,000 deferred messages are due at once": _due,
+    "10,000 RocketMQ producers end together": _producers_end,
+    "a topic is made beside 80,000 pairs of topic and group": _one_of_many,
 }
 
 
@@ -129,14 +171,17 @@ def measure(rounds: int = 3, part: float = 1.0) -> dict[str, Any]:
     """For each event and server the median of the rounds' longest answers and of their 99th percentiles, ms."""
     result: dict[str, Any] = {"machine": describe(), "rounds": rounds, "rows": {}}
     touch_memory(2)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a descriptor, here as there
     peer = find_nsqd()
     servers = {"level os": lambda: penstock(level="os"), "level memory": lambda: penstock(level="memory")}
     if peer is not None:
         servers["nsqd"] = lambda: nsqd(peer)
     for event, prepare in EVENTS.items():
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
+        asked = [name for name in servers if name != "nsqd" or prepare not in OURS]
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in asked}
         for number in range(rounds):
-            for name in servers if number % 2 == 0 else reversed(servers):
+            for name in asked if number % 2 == 0 else reversed(asked):
                 with servers[name]() as server:
                     happen = prepare(server, part)
                     time.sleep(1)
@@ -163,6 +208,6 @@ def main(arguments: list[str]) -> None:
     print(json.dumps(result["machine"]))
     for event, row in result["rows"].items():
         for name, figures in row.items():
-            print(f"{event:45} {name:13} most {figures['most_ms']:8.1f} ms   p99 {figures['p99_ms']:7.2f} ms")
+            print(f"{event:55} {name:13} most {figures['most_ms']:8.1f} ms   p99 {figures['p99_ms']:7.2f} ms")
     if not given.short:
         (HERE / "results" / "pauses.json").write_text(json.dumps(result, indent=1) + "\n")
