@@ -16,6 +16,7 @@ from penstock.broker.history import (
     PIECE_MS,
     SAVED_BYTES,
     SECONDS_TRACKS_MAX,
+    SWEPT_AT_ONCE,
     Counts,
     History,
     Key,
@@ -39,7 +40,7 @@ class Bench:
         )
         self.history.open()
         self.now_s, self.mono_ms = START_S, 10_000
-        self.lists = 0
+        self.lists = self.looked = 0
 
     def _probes(self) -> Iterator[tuple[Key, Probe] | None]:
         self.lists += 1
@@ -72,6 +73,7 @@ class _Probe:
         self.bench, self.key = bench, key
 
     def counts(self) -> Counts:
+        self.bench.looked += 1
         return self.bench.counts[self.key]
 
     def lag_ms(self) -> float | None:
@@ -326,6 +328,25 @@ def test_what_was_there_before_the_start_is_not_counted_however_late_it_is_liste
     week = [max(filter(None, bench.read(key, "in", "week", 4))) for key in (keys[-1], Key("topic", "new"))]
     assert week[0] < 2  # a second; with the thousand of before it would be 16 at least
     assert week[1] > 0
+
+
+def test_many_are_swept_in_pieces_and_the_sum_is_right(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    keys = [Key("topic", f"t{number}") for number in range(60 * SWEPT_AT_ONCE)]
+    bench.counts = dict.fromkeys(keys, (0, 0, 0, 0))
+    bench.run(130)
+    bench.add(keys[-1], 300)
+    most = 0
+    for _ in range(70):
+        for piece in range(5):
+            before = bench.looked
+            bench.history.tick(bench.mono_ms + piece * PIECE_MS, bench.now_s * 1_000)
+            most = max(most, bench.looked - before)
+        bench.now_s += 1
+        bench.mono_ms += 1_000
+    assert most <= SECONDS_TRACKS_MAX + SWEPT_AT_ONCE
+    assert sum(value or 0 for value in bench.read(BROKER, "in", points=80)) == pytest.approx(300, rel=0.1)
+    assert max(value or 0 for value in bench.read(keys[-1], "in", "week", 3)) == pytest.approx(5, rel=0.2)
 
 
 def test_what_is_gone_gives_up_nothing_more(tmp_path: Path) -> None:

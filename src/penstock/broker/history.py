@@ -33,7 +33,7 @@ RATES = 3  # of FIELDS, the first ones: counters are read, rates are kept
 SPANS = {"hour": (1, 3_600), "week": (60, 10_080)}  # name: step in seconds, points
 SECONDS_TRACKS_MAX = 200
 LAG_EVERY_S = 5  # the age of the oldest message costs a read of the log for each queue
-SWEPT_AT_LEAST = 100  # a second
+SWEPT_AT_LEAST = SWEPT_AT_ONCE = 100  # a second; and in a turn of the loop, the next ones PIECE_MS later
 SWEPT_AFTER_S = 10
 LISTED_AT_ONCE, PIECE_MS = 500, 5  # of what there is, in a turn of the loop; the next piece so many ms later
 LISTED_A_SECOND = 5_000  # no more on average, however often something comes or goes
@@ -179,7 +179,8 @@ class History:
         self.used_bytes = 0
         self._quietest: list[Track] = []  # who gives up chunks; the quietest last
         self._to_sweep: list[tuple[Key, Track]] = []
-        self._a_second = SWEPT_AT_LEAST
+        self._a_second, self._sweep_left = SWEPT_AT_LEAST, 0
+        self._swept = [0.0] * _WIDTH  # of topics, since the last second was told
         self._minute = 0
         self._listed: object = None
         self._listing: Iterator[None] | None = None
@@ -203,7 +204,10 @@ class History:
             self._second(now_ms // 1_000, mono_ms)
         elif self._listing is not None:
             self._list_on()
-        return self._next_ms if self._listing is None else min(self._next_ms, mono_ms + PIECE_MS)
+        elif self._sweep_left:
+            self._sweep_some(self._swept)
+        rests = self._listing is None and not self._sweep_left
+        return self._next_ms if rests else min(self._next_ms, mono_ms + PIECE_MS)
 
     def _second(self, now_s: int, mono_ms: int) -> None:
         passed = (mono_ms - self._mono_ms) // 1_000
@@ -227,15 +231,13 @@ class History:
             self._rank()
             self._minute = now_s // 60
         self._begun = True
-        totals = [0.0] * _WIDTH
+        totals, self._swept = self._swept, [0.0] * _WIDTH
         self._oldest[0] = 0.0
         for key, track in self.tracks.items():
             if track.seconds is not None and track.probe is not None:
                 self._measure(key, track, now_s, totals)
-        sweep, self._to_sweep = self._to_sweep[: self._a_second], self._to_sweep[self._a_second :]
-        for key, track in sweep:
-            if track.probe is not None:
-                self._sweep(key, track, now_s, totals)
+        self._sweep_left = self._a_second
+        self._sweep_some(totals)
         self._put_own(now_s, totals)
 
     def _measure(self, key: Key, track: Track, now_s: int, totals: list[float]) -> None:
@@ -259,6 +261,15 @@ class History:
             self._take(track.seconds.put(point, values))
         track.last, track.at_s = counts, now_s
         _add(totals, key, values)
+
+    def _sweep_some(self, totals: list[float]) -> None:
+        """Look at some more of those that are looked at in this second; `totals`: of the second that is told next."""
+        some = min(SWEPT_AT_ONCE, self._sweep_left)
+        sweep, self._to_sweep = self._to_sweep[:some], self._to_sweep[some:]
+        self._sweep_left = min(self._sweep_left - some, len(self._to_sweep))
+        for key, track in sweep:
+            if track.probe is not None:
+                self._sweep(key, track, self._now_s, totals)
 
     def _sweep(self, key: Key, track: Track, now_s: int, totals: list[float]) -> None:
         """A minute of anybody."""
