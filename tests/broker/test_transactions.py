@@ -11,7 +11,7 @@ import pytest
 from broker.queueside import Side
 from fronts.raw_peer import RawPeer, wait_for
 from penstock.broker.topics import HALF_TOPIC
-from penstock.broker.transactions import Transactions
+from penstock.broker.transactions import ASKED_AT_ONCE, PIECE_MS, Transactions
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, Refused
 from penstock.testing import Broker
@@ -123,3 +123,33 @@ def parted(folder: Path, again: int, filler: int) -> bool:
     assert not side.broker.transactions.open
     side.close()
     return stored > 0
+
+
+def test_many_that_are_silent_are_asked_in_pieces(tmp_path: Path) -> None:
+    """50,000 questions at once stopped the broker for most of a second."""
+    side = Side(tmp_path, level="os", transaction_timeout_ms=1_000, transaction_check_interval_ms=60_000)
+    broker, asked = side.broker, list[int]()
+    transactions = broker.transactions
+
+    def ask(group: str, data: bytes, fields: dict[str, str]) -> bool:
+        asked.append(int(fields["tranStateTableOffset"]))
+        return True
+
+    transactions.ask_through(ask)
+    halves = broker.topics.by_name[HALF_TOPIC]
+    properties = {"TRAN_MSG": "true", "PGROUP": "PG", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    for _ in range(3 * ASKED_AT_ONCE):
+        where = {"born_host": broker.store_host, "born_ms": broker.now_ms}
+        placed = broker.put(halves, 0, b"x", properties, half=True, **where)
+        transactions.begun(placed.queue_offset, placed.physical, broker.now_ms, properties)
+    side.clock.advance(60_000)
+    broker.time.update()
+    mono_ms = broker.mono_ms
+    assert transactions.tick(mono_ms) == mono_ms + PIECE_MS
+    assert asked == list(range(ASKED_AT_ONCE))
+    del transactions.open[ASKED_AT_ONCE]  # it has ended meanwhile
+    assert transactions.tick(mono_ms + PIECE_MS) == mono_ms + 2 * PIECE_MS
+    assert transactions.tick(mono_ms + 2 * PIECE_MS) == mono_ms + 60_000
+    assert asked == [n for n in range(3 * ASKED_AT_ONCE) if n != ASKED_AT_ONCE]
+    assert transactions.tick(mono_ms + 3 * PIECE_MS) == mono_ms + 60_000
+    side.close()

@@ -31,6 +31,11 @@ log = logging.getLogger("penstock.transactions")
 
 GROUP = names.TRANSACTION_GROUP
 OP_TAG = "d"
+ASKED_AT_ONCE, LOOKED_AT_ONCE, PIECE_MS = (
+    200,
+    5_000,
+    5,
+)  # halves in a turn of the loop, and how much later the next ones
 UNKNOWN_YET = 0  # what a producer says that does not know yet what became of its transaction
 
 
@@ -65,6 +70,7 @@ class Transactions:
         self._ask: Callable[[str, bytes, dict[str, str]], bool] = lambda group, data, fields: False
         self._finished: dict[int, int] = {}  # half offset → op offset, for halves behind the oldest open one
         self._next_check_ms = 0
+        self._checking: Iterator[None] | None = None
 
     def ask_through(self, ask: Callable[[str, bytes, dict[str, str]], bool]) -> None:
         """`ask(group, half record, fields)` sends a check to a producer; False: there is nobody to ask."""
@@ -150,29 +156,45 @@ class Transactions:
         self._finish(offset, placed.queue_offset)
 
     def tick(self, mono_ms: int) -> int:
-        """Ask about halves that are open too long; when to look again."""
-        if mono_ms < self._next_check_ms:
-            return self._next_check_ms
+        """Ask about halves that are open too long, some of them in a turn; when to look again."""
         config = self._core.config
         if self._core.store.following:  # the master asks
+            self._checking = None
             return mono_ms + config.transaction_check_interval_ms
-        self._next_check_ms = mono_ms + config.transaction_check_interval_ms
-        for offset, half in list(self.open.items()):
-            if self._core.time.now_ms - half.born_ms < (half.immunity_ms or config.transaction_timeout_ms):
-                continue
-            try:
-                self._check(offset, half)
-            except Refused:
-                break  # the disk is full or failed: later
-            except (ValueError, struct.error):  # what it says makes no sense: nobody can be asked
-                log.exception("half message left alone offset=%d", half.physical)
-                self.open.pop(offset, None)
+        if self._checking is None:
+            if mono_ms < self._next_check_ms:
+                return self._next_check_ms
+            self._next_check_ms = mono_ms + config.transaction_check_interval_ms
+            self._checking = self._check_all()
+        checking, self._checking = self._checking, None
+        for _ in checking:
+            self._checking = checking
+            return mono_ms + PIECE_MS
+        return self._next_check_ms
+
+    def _check_all(self) -> Iterator[None]:
+        config, time = self._core.config, self._core.time
+        asked = 0
+        for looked, (offset, half) in enumerate(list(self.open.items()), 1):
+            is_open = self.open.get(offset) is half  # it may have ended since the turn before
+            if is_open and time.now_ms - half.born_ms >= (half.immunity_ms or config.transaction_timeout_ms):
+                asked += 1
+                try:
+                    self._check(offset, half)
+                except Refused:
+                    break  # the disk is full or failed: later
+                except (ValueError, struct.error):  # what it says makes no sense: nobody can be asked
+                    log.exception("half message left alone offset=%d", half.physical)
+                    self.open.pop(offset, None)
+                if asked % ASKED_AT_ONCE == 0:
+                    yield
+            elif looked % LOOKED_AT_ONCE == 0:
+                yield
         oldest = min(self.open, default=self._queue(HALF_TOPIC).max_offset)
         self._finished = {offset: op for offset, op in self._finished.items() if offset >= oldest}
         op_offset = min(self._finished.values(), default=self._queue(OP_TOPIC).max_offset)
         self._core.offsets.commit(GROUP, HALF_TOPIC.decode(), 0, oldest)
         self._core.offsets.commit(GROUP, OP_TOPIC.decode(), 0, op_offset)
-        return self._next_check_ms
 
     def _check(self, offset: int, half: Half) -> None:
         data = self._core.store.record_at(half.physical)
