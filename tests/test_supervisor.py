@@ -238,6 +238,7 @@ def test_a_folder_that_is_in_use_is_told_as_by_a_single_broker(tmp_path: Path) -
         ended = subprocess.run(command(tmp_path, 2, *ANY_PORTS), capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2
     assert "in use by another broker" in ended.stderr
+    assert "Stop that one first" in ended.stderr
 
 
 def test_a_folder_that_cannot_be_read_keeps_none_of_the_others_from_starting(tmp_path: Path) -> None:

@@ -434,8 +434,8 @@ def _failure(line: bytes) -> PenstockError | None:
         return None
     said = json.loads(line.removeprefix(b"failed "))
     kind: type[PenstockError] = getattr(errors, said["kind"], PenstockError)
-    if kind is ConfigError:
-        return ConfigError(said["text"], said["hint"])
+    if kind is ConfigError or kind is Locked:
+        return kind(said["text"], said["hint"])
     made_of_text = kind.__init__ is PenstockError.__init__
     if made_of_text:
         return kind(said["text"])
