@@ -122,18 +122,14 @@ class Staging:
         """Let go of the files."""
         self.spool_files.close()
 
-    def _register(self, run: Run) -> Sink:
-        """The sink, for a run that may write to it. Refused."""
+    def note(self, run: Run) -> Sink:
+        """The sink, for a run that may write to it, here or to other brokers alone; a new run is written down. Refused."""
         # What a query before this one has staged is nobody's. But a power cut may have taken the record of this run, or
         # of the sink, and spared what was sealed: those tokens may still be published.
         if self._runs.register(run):
             for spool in [s for s in self.spools.values() if s.sink == run.sink and s.run != run.run]:
                 self._drop(spool)
         return self.sinks.by_name[run.sink]
-
-    def note(self, run: Run) -> Sink:
-        """A run will write, perhaps to other brokers alone: this one knows of it, too. Refused."""
-        return self._register(run)
 
     def ask(self, sink: str, query: str, run: str, reset: bool) -> Sink | None:
         """What is known of a sink, for a run that may write to it. Refused when it may not, or when that is not certain yet."""
@@ -163,7 +159,7 @@ class Staging:
         run, token, batch, born = wanted
         if not TOKEN.fullmatch(token) or batch < 0:
             raise Refused("a token is 8 to 64 hexadecimal digits, and a batch is numbered from 0")
-        known = self._register(run)
+        known = self.note(run)
         if batch <= known.last:
             self._demand_lasting(run.sink)
             return -1, known
@@ -245,7 +241,7 @@ class Staging:
 
     def ready(self, wanted: Wanted) -> list[Spool] | None:
         """The spools a PUBLISH asks for; None when the batch is published already. Refused when it cannot be."""
-        known = self._register(wanted.as_run())
+        known = self.note(wanted.as_run())
         if wanted.batch <= known.last:
             return None
         found = []

@@ -9,7 +9,7 @@ import pytest
 
 from broker.queueside import Quick, Reader, Side
 from penstock import words
-from penstock.broker.nsq.flush import TOGETHER_MIN, GroupFlush
+from penstock.broker.nsq.flush import TOGETHER_MIN, GroupFlush, Ticket
 from penstock.broker.nsq.folder import PATIENCE_S
 from penstock.broker.nsq.topics import Topic
 from penstock.disk.job import REST_MS, run_now
@@ -76,15 +76,21 @@ class Failing(Quick):
             raise StoreError("a flush failed")
 
 
-def test_a_failure_answers_everybody_and_ends_flushing(tmp_path: Path) -> None:
-    files = Failing()
-    side = Side(tmp_path, files=files, level="disk")
+def waiting(side: Side) -> tuple[Ticket, list[bool]]:
+    """A publish whose answer waits for a flush, and what it will be told."""
     topic = side.queueing.topic(b"t")
     side.turn(1_000)
     answered: list[bool] = []
     ticket = side.queueing.publish(topic, [b"a"])
-    assert ticket is not None
+    assert isinstance(ticket, Ticket)
     ticket.then(answered.append)
+    return ticket, answered
+
+
+def test_a_failure_answers_everybody_and_ends_flushing(tmp_path: Path) -> None:
+    files = Failing()
+    side = Side(tmp_path, files=files, level="disk")
+    ticket, answered = waiting(side)
     files.broken = True
     assert flush_jobs(side) == ["flush"]
     assert answered == [False]
@@ -276,12 +282,7 @@ def test_a_flush_that_cannot_take_up_a_topic_is_none_and_the_next_one_is(tmp_pat
 
 def test_what_is_moved_cannot_keep_an_answer_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(tmp_path, level="disk")
-    topic = side.queueing.topic(b"t")
-    side.turn(1_000)
-    answered: list[bool] = []
-    ticket = side.queueing.publish(topic, [b"a"])
-    assert ticket is not None
-    ticket.then(answered.append)
+    _, answered = waiting(side)
 
     def fail(*_: object) -> None:
         raise StoreError("planted")
