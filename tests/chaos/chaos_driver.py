@@ -90,7 +90,7 @@ class HeldSink(DefaultSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         options = {name: value for name, value in self.options.items() if name.lower() != "folder"}
         plain = stream_writer(options, schema, overwrite)
-        writer = HeldWriter(plain.options, plain.checkpoint)
+        writer = HeldWriter(plain.options, plain.location)
         writer.folder = self.options["folder"]
         return writer
 

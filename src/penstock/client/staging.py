@@ -15,7 +15,7 @@ import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,7 +53,8 @@ class PlannedAnew(ClientError):
 class SinkRun:
     """Who writes: `sink` is what batches are counted for, `query` what it belongs to, `run` this start of it.
 
-    `reset` gives a sink that belongs to another query to this one. `once`: no other job will use this name.
+    `reset` gives a sink that belongs to another query to this one. `once`: no other job will use this name. `decider`: the
+    broker that decided when it was written to before, where somebody has kept that; nobody else does before it was asked.
     """
 
     sink: str
@@ -61,6 +62,7 @@ class SinkRun:
     run: str
     reset: bool = False
     once: bool = False
+    decider: str = ""
 
     def ext(self) -> dict[str, str]:
         """The fields that all calls carry."""
@@ -215,15 +217,19 @@ class StageClient(LogReader):
             self._deciders[run.sink, run.run] = found
         return found
 
-    def _newest(self, run: SinkRun, names: Iterable[str]) -> Known | None:
+    def _newest(self, run: SinkRun, names: Collection[str]) -> Known | None:
         """What the broker that was told last knows of the sink; None: no broker does. One that does not answer is done without
-        if another one knows.
+        if another one knows, but not the one that `run` remembers.
         """
         every, silent = [], None
+        if run.decider and run.decider not in names:
+            raise _undecidable(run, run.decider)
         for name in sorted(names):
             try:
                 every.append(_known(self._note(run, name)))
             except (ConnectionLost, TimedOut) as error:
+                if name == run.decider:
+                    raise
                 silent = error
         # Brokers that were alone for a while may each know of another one that decides: the newest batch was decided last.
         newest = max((known for known in every if known.coordinator), key=lambda known: known.batch, default=None)
@@ -366,6 +372,13 @@ def _others_came(run: SinkRun, found: str, asked: str) -> StagedLost:
     return StagedLost(f"brokers came or went: {found} decides for sink {run.sink}, not {asked}; start the job again")
 
 
+def _undecidable(run: SinkRun, broker: str) -> NoRoute:
+    return NoRoute(
+        f"broker {broker} decides for sink {run.sink} and is away: start it again. Without it nobody knows which batches are "
+        "written already; if it is gone for good, begin anew with another sinkId, jobId or checkpoint"
+    )
+
+
 def _planned_anew(run: SinkRun, batch: int, last: int) -> PlannedAnew:
     return PlannedAnew(
         f"batch {batch} of sink {run.sink} was published before the query planned it: its checkpoint is older than what it has "
@@ -455,11 +468,7 @@ class Stager:
         try:
             known = self.client.known(self.run, self.coordinator)
         except NoRoute as error:
-            raise NoRoute(
-                f"broker {self.coordinator} decides for sink {self.run.sink} and is away: start it again. Without it nobody "
-                "knows which batches are written already; if it is gone for good, begin anew with another sinkId, jobId or "
-                "checkpoint"
-            ) from error
+            raise _undecidable(self.run, self.coordinator) from error
         self.layout = known.layout
         return known.batch >= self.batch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,15 +93,3 @@ def test_an_abort_drops_only_what_is_not_decided(undecided: bool, monkeypatch: p
     stream_writer({"topic": "t"}, rows("value"), False).abort([staged, None], 3)
     batch_writer({"topic": "t"}, rows("value"), False).abort([staged])
     assert done == (["drop", "drop_all"] if undecided else [])
-
-
-def test_the_checkpoint_says_when_a_batch_was_planned(tmp_path: Path) -> None:
-    folder = tmp_path / "a checkpoint"
-    (folder / "offsets").mkdir(parents=True)
-    (folder / "offsets" / "7").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":1795172400123,"conf":{}}\n{}')
-    (folder / "offsets" / "8").write_text("v1\n[]\n{}")
-    (folder / "offsets" / "9").write_text("")
-    for checkpoint in (str(folder), folder.as_uri(), f"file:{str(folder).replace(' ', '%20')}"):
-        assert sink.planned_ms(checkpoint, 7) == 1_795_172_400_123
-    for checkpoint, batch in ((str(folder), 6), (str(folder), 8), (str(folder), 9), (f"s3a://{folder}", 7)):
-        assert sink.planned_ms(checkpoint, batch) is None

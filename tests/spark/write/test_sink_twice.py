@@ -20,6 +20,7 @@ pytest.importorskip("pyspark")
 from penstock.client.reader import LogReader
 from penstock.errors import NoRoute
 from penstock.spark.tools.sessions import cause
+from penstock.spark.write.checkpoint import Checkpoint
 from penstock.wire.record import iter_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
@@ -190,6 +191,7 @@ def test_a_sink_with_a_name_and_a_new_checkpoint(
 ) -> None:
     source = publish("moved", 80)
     pass_on(spark, registry, source, "moved-on", tmp_path / "old", sinkId="moved").awaitTermination()
+    assert Checkpoint(str(tmp_path / "old")).deciders() == {"moved": "broker-a"}
     with pytest.raises(Exception) as error:
         pass_on(spark, registry, source, "moved-on", tmp_path / "new", sinkId="moved").awaitTermination()
     assert "sinkReset=true" in cause(error.value)

@@ -8,16 +8,13 @@ twice, because the driver was killed before Spark had noted it, is answered and 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -26,6 +23,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.security import Security
 from penstock.spark.tools.plainly import all_plainly
 from penstock.spark.write import options as sinkoptions
+from penstock.spark.write.checkpoint import Checkpoint
 from penstock.spark.write.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -166,15 +164,18 @@ def commit(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
     batch: int,
-    planned_ms: int | None = None,
+    location: str = "",
 ) -> None:
-    """What the driver does when all tasks are done."""
+    """What the driver does when all tasks are done. `location`: of the query's checkpoint, where there is one."""
     staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
     if not staged or options.commit_mode != "batch":
         return
-    published = client_of(options).publish(staged[0].run, batch, [m.sealed for m in staged], planned_ms)
+    client, checkpoint, run = client_of(options), Checkpoint(location), staged[0].run
+    run = replace(run, decider=checkpoint.deciders().get(run.sink, ""))
+    checkpoint.note_decider(run.sink, client.coordinator(run))
+    published = client.publish(run, batch, [m.sealed for m in staged], checkpoint.planned_ms(batch))
     if published.already:
-        log.info("batch %d of sink %s was published before", batch, staged[0].run.sink)
+        log.info("batch %d of sink %s was published before", batch, run.sink)
 
 
 def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
@@ -185,22 +186,6 @@ def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], 
     staged = [m for m in messages if isinstance(m, Staged)]
     if staged and options.commit_mode == "batch" and client_of(options).undecided(staged[0].run, batch):
         client_of(options).drop(staged[0].run, [m.sealed for m in staged])
-
-
-def planned_ms(checkpoint: str, batch: int) -> int | None:
-    """When Spark planned a micro-batch, as its checkpoint says; None where that cannot be read here, as in an object store."""
-    folder = checkpoint
-    if "://" in checkpoint or checkpoint.startswith("file:"):
-        place = urlsplit(checkpoint)
-        if place.scheme != "file":
-            return None
-        folder = unquote(place.path)
-    try:
-        lines = (Path(folder) / "offsets" / str(batch)).read_text().splitlines()
-        planned = json.loads(lines[1])["batchTimestampMs"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return planned if type(planned) is int else None
 
 
 def _context() -> TaskContext:
@@ -238,9 +223,10 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("penstock")`: the micro-batches of one query, numbered by Spark."""
 
-    def __init__(self, options: SinkOptions, checkpoint: str = "") -> None:
+    def __init__(self, options: SinkOptions, location: str = "") -> None:
         self.options = options
-        self.checkpoint = checkpoint
+        self.location = location
+        self._deciders = Checkpoint(location).deciders()  # on the driver: tasks may run where its files are not
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = _context()
@@ -250,11 +236,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not (query and run and batch and batch.isdigit()):
             raise PenstockError("Spark does not say which query, run and batch this task belongs to")
         # Only a sink with a name of its own can be taken over: another's unnamed sink is never met.
-        sink = SinkRun(self.options.sink_id or query, query, run, reset=self.options.sink_reset)
+        name = self.options.sink_id or query
+        sink = SinkRun(name, query, run, reset=self.options.sink_reset, decider=self._deciders.get(name, ""))
         return write(self.options, sink, int(batch), context.partitionId(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        commit(self.options, messages, batchId, planned_ms(self.checkpoint, batchId) if self.checkpoint else None)
+        commit(self.options, messages, batchId, self.location)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         abort(self.options, messages, batchId)
@@ -285,8 +272,9 @@ def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool)
     options = _checked(given, wanted)
     if options.job_id:
         raise ConfigError("jobId is for batch writes", "a stream is named by its checkpoint, or by sinkId")
-    checkpoint = next((text for name, text in given.items() if name.lower() == "checkpointlocation"), "")
-    return StreamWriter(options, checkpoint)
+    return StreamWriter(
+        options, next((text for name, text in given.items() if name.lower() == "checkpointlocation"), "")
+    )
 
 
 def _checked(given: Mapping[str, str], wanted: StructType) -> SinkOptions:
