@@ -17,6 +17,7 @@ from penstock.config import BrokerConfig, RegistryConfig
 from penstock.disk.files import keep_spares
 from penstock.errors import ConfigError, Refused
 from penstock.fronts.flags import LEVELS, set_log_level
+from penstock.garbage import Collector
 from penstock.notify import Notify
 from penstock.reload import Configs, Reloading
 from penstock.version import __version__
@@ -161,6 +162,7 @@ def serve(
         if ends_with >= 0:
             asyncio.get_running_loop().add_reader(ends_with, _stop_at_end, ends_with, stop, told)
         server = Server(broker, registry)
+        collecting = asyncio.create_task(Collector().run())
         try:
             while True:
                 async with server:
@@ -182,6 +184,7 @@ def serve(
                     return
                 server.prepare_again()
         finally:
+            collecting.cancel()
             await server.leave_engine()
 
     runner()(main())

@@ -2,7 +2,6 @@ cimport cython
 
 
 @cython.final
-@cython.no_gc  # thousands wait at once, none for long: the collector would look at each of them in vain
 cdef class Waiting:
     cdef readonly object message, waiter, queue, selector, batch
     cdef public double deadline

@@ -74,6 +74,8 @@ class Waiter(Protocol):
     def set_exception(self, error: BaseException, /) -> None: ...
 
 
+@cython.no_gc  # thousands wait at once, none for long: the collector would look at each of them in vain
+@cython.cclass
 class Waiting:
     """A send in a row. `queue` and `selector` are its caller's; `deadline` is of the loop's clock, in seconds.
 

@@ -25,6 +25,8 @@ else:
 Buffer = bytes | bytearray
 
 
+@cython.no_gc  # a queue in memory has millions
+@cython.cclass
 class Run:
     """Records one behind the other in a buffer: `count` of them, from `at` to `end`. `number` says which of its disk queue the
     first one is; -1: it comes from none.
