@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from penstock.broker import shapes
+from penstock.broker.lately import Lately
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
 from penstock.limits import Limits
@@ -106,6 +107,7 @@ class GroupTable:
         self.limits = limits or Limits()
         self.by_name: dict[str, Group] = {name: Group(name) for name in SYSTEM_GROUPS}
         self.version = {"counter": 0, "timestamp": 0}
+        self.lately: Lately[str] = Lately()
         self.dirty = True
 
     def find(self, name: str, now_ms: int) -> Group:
@@ -122,7 +124,7 @@ class GroupTable:
             self.demand_room((name,))
             group = self.by_name[name] = Group(name)
             log.info("group made name=%s", name)
-            self._changed(now_ms)
+            self._changed(name, now_ms)
         return group
 
     def demand_room(self, names: Iterable[str]) -> None:
@@ -140,23 +142,24 @@ class GroupTable:
             log.info("group made name=%s", name)
         group = self.by_name.setdefault(name, told)
         group.change(told)
-        self._changed(now_ms)
+        self._changed(name, now_ms)
         return group
 
     def forbid(self, name: str, topic: str, forbidden: bool, now_ms: int) -> None:
         """Say whether a group may not read a topic."""
         self.find(name, now_ms).forbid(topic, forbidden)
-        self._changed(now_ms)
+        self._changed(name, now_ms)
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Forget a group's settings; False when it was not known."""
         if self.by_name.pop(name, None) is None:
             return False
         log.info("group deleted name=%s", name)
-        self._changed(now_ms)
+        self._changed(name, now_ms)
         return True
 
-    def _changed(self, now_ms: int) -> None:
+    def _changed(self, name: str, now_ms: int) -> None:
+        self.lately.note(name)
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
         self.dirty = True
 
@@ -171,6 +174,13 @@ class GroupTable:
             g.name: dict.fromkeys(sorted(g.forbidden), PERM_READ) for g in self.by_name.values() if g.forbidden
         }
         return told | ({"forbiddenTable": forbidden} if forbidden else {})  # as RocketMQ 5 has it
+
+    def as_change(self, name: str) -> dict[str, object]:
+        """What is told of a group that came, went or was changed."""
+        group = self.by_name.get(name)
+        if group is None:
+            return {"name": name, "config": None}
+        return {"name": name, "config": group.as_config(), "forbidden": sorted(group.forbidden)}
 
     def load(self, table: Mapping[str, object]) -> None:
         groups = table.get("subscriptionGroupTable")

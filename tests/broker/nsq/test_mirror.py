@@ -41,8 +41,8 @@ class Couple:
     def tell(self, ms: int = 1_000) -> list[int]:
         """Tell the slave what is new; which kinds of frames that took."""
         self.master.turn(ms)
-        for body in self.tables.news():
-            self.taking.take(ha.TABLES, body)
+        for kind, body in self.tables.news():
+            self.taking.take(kind, body)
         kinds = []
         for kind, body in self.told.news(self.master.broker.mono_ms, self.sent()):
             kinds.append(kind)
