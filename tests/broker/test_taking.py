@@ -191,7 +191,7 @@ def test_what_a_group_may_not_read_it_may_not_read_at_a_slave_either(pair: tuple
     slave.groups.forbid("readers", "orders", True, 1)
     assert tell(tables, slave) == 2  # and that there are no offsets
     assert slave.groups.by_name["readers"].forbidden == {"secrets", "more"}
-    assert slave.groups.dirty
+    assert slave.tables.restless
     version = dict(slave.groups.version)
     master.groups.update({"groupName": "another"}, 3)
     tell(tables, slave)

@@ -108,7 +108,7 @@ class GroupTable:
         self.by_name: dict[str, Group] = {name: Group(name) for name in SYSTEM_GROUPS}
         self.version = {"counter": 0, "timestamp": 0}
         self.lately: Lately[str] = Lately()
-        self.dirty = True
+        self.changed: list[Callable[[str], None]] = []
 
     def find(self, name: str, now_ms: int) -> Group:
         """The group, made if need be. Refused (26) when unknown and not to be made."""
@@ -159,13 +159,10 @@ class GroupTable:
         return True
 
     def _changed(self, name: str, now_ms: int) -> None:
-        self.lately.note(name)
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
-        self.dirty = True
-
-    def saved(self) -> None:
-        """The table is on the disk as it is now."""
-        self.dirty = False
+        self.lately.note(name)
+        for call in self.changed:
+            call(name)
 
     def as_table(self) -> dict[str, object]:
         table = {group.name: group.as_config() for group in self.by_name.values()}
@@ -176,11 +173,29 @@ class GroupTable:
         return told | ({"forbiddenTable": forbidden} if forbidden else {})  # as RocketMQ 5 has it
 
     def as_change(self, name: str) -> dict[str, object]:
-        """What is told of a group that came, went or was changed."""
+        """What is noted beside the table, and told a slave, when a group came, went or was changed."""
         group = self.by_name.get(name)
-        if group is None:
-            return {"name": name, "config": None}
-        return {"name": name, "config": group.as_config(), "forbidden": sorted(group.forbidden)}
+        told: dict[str, object] = {"name": name, "config": None, "dataVersion": dict(self.version)}
+        if group is not None:
+            told |= {"config": group.as_config(), "forbidden": sorted(group.forbidden)}
+        return told
+
+    def load_change(self, change: Mapping[str, object]) -> None:
+        """Take over what `as_change` said, behind a table."""
+        name, config, forbidden = str(change["name"]), change.get("config"), change.get("forbidden")
+        self.by_name.pop(name, None)
+        if isinstance(config, dict):
+            self._load_group(name, config)
+        for topic in forbidden if isinstance(forbidden, list) else ():
+            if name in self.by_name:
+                self.by_name[name].forbid(str(topic), True)
+        self.version = shapes.version_of(change)
+
+    def _load_group(self, name: str, config: Mapping[str, object]) -> None:
+        try:
+            self.update({"groupName": name, **config}, 0)
+        except Refused:
+            return  # a damaged entry costs one group, and that is made again when it is used
 
     def load(self, table: Mapping[str, object]) -> None:
         groups = table.get("subscriptionGroupTable")
@@ -188,10 +203,7 @@ class GroupTable:
             groups = {name: value for name, value in table.items() if name != "dataVersion"}
         for name, config in groups.items():
             if isinstance(config, dict):
-                try:
-                    self.update({"groupName": name, **config}, 0)
-                except Refused:
-                    continue
+                self._load_group(name, config)
         for name, topics in shapes.entries(table, "forbiddenTable").items():
             for topic, bits in topics.items():
                 if name in self.by_name and isinstance(bits, int) and bits & PERM_READ:
