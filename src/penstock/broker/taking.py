@@ -201,7 +201,7 @@ class Taking:
                 self.take_offsets(told)
             elif kind == ha.ENDS:
                 self.take_ends(told)
-            elif kind in (ha.CHANNELS, ha.CURSORS):
+            elif kind in (ha.CHANNELS, ha.CHANNEL_CHANGES, ha.CURSORS):
                 self._mirror.take(kind, told)
         except (TypeError, ValueError, AttributeError, KeyError, zlib.error) as error:
             raise WireError(f"tables that make no sense: {error}") from error

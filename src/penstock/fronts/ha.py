@@ -196,6 +196,7 @@ class MasterSession(HaSession):
             self.sender = self.broker.staging.mirrors.follow(member.node, self.sayer())
         if self._about.get("changes") is True:
             self.tables.tell_changes()
+            self.channels.tell_changes()
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
 
