@@ -18,7 +18,7 @@ cdef class Process:
     cdef Queueing _queueing
     cdef list _veiled
     cdef dict _failing
-    cdef object _tables, _stored, _groups, _held, _copies, _sharing, _spools, _mirror
+    cdef object _tables, _stored, _held, _copies, _sharing, _spools, _mirror
     cdef Gathering _gathering
     cdef GroupFlush _flush
     cdef Alarm _alarm

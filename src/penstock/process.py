@@ -76,7 +76,7 @@ class Process:
             self.broker, self._store, self._time = broker, broker.store, broker.time
             self._queueing, self._tables, self._veiled = broker.queueing, broker.tables, broker.staging.veiled
             self._gathering = broker.queueing.folder.pool.gathering
-            self._stored, self._groups = broker.stored, broker.groups
+            self._stored = broker.stored
             self._held, self._copies, self._sharing = broker.held_pulls, broker.copies, broker.clients.sharing
             self._turns, self._append_took = broker.queueing.turns, broker.core.append_took
             self._alarm = broker.core.alarm
@@ -142,7 +142,7 @@ class Process:
         except Exception as error:
             self.faults.report("flushes", error, mono_ms)
         try:
-            if self._tables.restless or self._groups.dirty:
+            if self._tables.restless:
                 broker.save_tables()
         except Exception as error:
             self.faults.report("tables", error, mono_ms)

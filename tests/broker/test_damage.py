@@ -195,7 +195,7 @@ KINDS = (
     "<name>.diskqueue.<n>.sum", "<name>.diskqueue.meta.dat", "reserve", "schedule/data.mdb", "schedule/lock.mdb",
     "store.json.bak", "offsets.json.bak", "config/topics.json.bak", "config/consumerOffset.json.bak",
     "config/delayOffset.json.bak", "config/subscriptionGroup.json.bak", "config/sequences.json.bak", "nsqd.dat.bak",
-    "config/topics.json.changes", "nsqd.dat.changes",
+    "config/subscriptionGroup.json.changes", "config/topics.json.changes", "nsqd.dat.changes",
     "config/history.bin",
 )  # fmt: skip
 WORDS = {"0": "nothing", "1": "that message", "those bytes": "the messages in them", "its own": "the messages in it",
@@ -224,7 +224,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         side.reopen(clean=True)
         side.broker.offsets.commit("G", "T", 1, 7)
         side.broker.topics.create(b"V", 1, 1)
-        side.broker.groups.dirty = True
+        side.broker.groups.update({"groupName": "G", "retryMaxTimes": 5}, 1)
         side.turn(6_000)
     side.broker.close(clean=request.param == "stopped")
     if request.param == "killed":  # what is in memory only is lost by a kill, as its level says
@@ -256,7 +256,14 @@ def chosen(folder: Path) -> list[str]:
 def test_every_kind_of_file_is_in_the_table(made: tuple[Path, Held, str, FakeClock]) -> None:
     kinds = {kind_of(name) for name in files_of(made[0])}
     assert kinds <= set(KINDS)
-    running = {"abort", "live0", "live1", "config/topics.json.changes", "nsqd.dat.changes"}
+    running = {
+        "abort",
+        "live0",
+        "live1",
+        "config/subscriptionGroup.json.changes",
+        "config/topics.json.changes",
+        "nsqd.dat.changes",
+    }
     assert set(KINDS) - kinds <= running | {"offsets.json"}  # of a running broker, or a stopped one
 
 

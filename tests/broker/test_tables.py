@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import random
 from pathlib import Path
 
 import pytest
 
 from broker.queueside import Quick, Side
-from penstock.broker.tables import OFFSETS_EVERY_MS, Tables
+from penstock.broker.tables import OFFSETS_EVERY_MS, QUIET_MS, RETRY_MS, Tables
 from penstock.errors import DiskFull
 from penstock.log.sequences import Stored
 
@@ -35,6 +37,17 @@ class NoRoomForOffsets(Quick):
         if self.full and path.name.startswith("consumerOffset"):
             raise DiskFull("no room for a test")
         return super().open(path, create=create, writable=writable)
+
+
+class NoRoomForGroups(Quick):
+    """A disk that is full, for what is noted beside one table and for the table itself."""
+
+    full = False
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        if self.full and "subscriptionGroup" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise DiskFull("no room for a test")
+        super().write(fd, at, data)
 
 
 def filled(folder: Path) -> Side:
@@ -138,3 +151,76 @@ def test_a_topic_that_no_turn_has_saved_is_there_after_a_clean_stop(tmp_path: Pa
     table = json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]
     assert table["second"]["readQueueNums"] == 3
     assert not list((tmp_path / "config").glob("topics.json.changes*"))
+
+
+def saved(side: Side, ms: int = 0) -> None:
+    """A turn, and what it saves."""
+    side.turn(ms)
+    side.broker.save_tables()
+
+
+def test_a_group_that_changes_is_a_line_beside_its_table(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    for n in range(100):
+        side.broker.groups.find(f"g{n}", 1)
+    saved(side)
+    table = path.read_bytes()
+    side.broker.groups.update({"groupName": "g7", "retryMaxTimes": 3, "consumeEnable": False}, 2)
+    side.broker.groups.forbid("g8", "secrets", True, 3)
+    side.broker.groups.delete("g9", 4)
+    side.broker.groups.find("late", 5)
+    saved(side)
+    assert path.read_bytes() == table
+    version = dict(side.broker.groups.version)
+    told = side.broker.groups.as_table()
+    side.reopen(clean=False)
+    assert side.broker.groups.as_table() == told
+    assert side.broker.groups.version == version
+    side.broker.groups.find("later", 6)
+    saved(side)
+    saved(side, QUIET_MS)  # and then the table has it all
+    assert {"late", "later"} <= json.loads(path.read_bytes())["subscriptionGroupTable"].keys()
+    side.broker.groups.forbid("g8", "secrets", False, 7)
+    side.broker.close(True)
+    assert not list((tmp_path / "config").glob("subscriptionGroup.json.changes*"))
+    side.open()
+    assert side.broker.groups.by_name["g8"].forbidden == frozenset()
+    side.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lives_of_groups(tmp_path: Path, seed: int) -> None:
+    """Whatever a turn has saved is there after a kill."""
+    chance = random.Random(seed)
+    side = Side(tmp_path)
+    for now_ms in range(1, 300):
+        group, what = f"g{chance.randrange(12)}", chance.randrange(20)
+        if what < 8:
+            side.broker.groups.update({"groupName": group, "retryMaxTimes": chance.randrange(20)}, now_ms)
+        elif what < 12:
+            side.broker.groups.delete(group, now_ms)
+        elif what < 16:
+            side.broker.groups.forbid(group, f"t{chance.randrange(4)}", chance.random() < 0.6, now_ms)
+        else:
+            saved(side, chance.choice((1, QUIET_MS)))
+            told = side.broker.groups.as_table()
+            if what == 19:
+                side.reopen(clean=chance.random() < 0.3)
+                assert side.broker.groups.as_table() == told
+    side.close()
+
+
+def test_a_group_that_a_full_disk_refused_is_there_when_it_has_room(tmp_path: Path) -> None:
+    files = NoRoomForGroups()
+    side = Side(tmp_path, files=files)
+    saved(side)
+    files.full = True
+    side.broker.groups.find("G", 1)
+    with pytest.raises(DiskFull):
+        side.broker.tables.write()
+    files.full = False
+    saved(side, RETRY_MS)
+    side.reopen(clean=False)
+    assert "G" in side.broker.groups.by_name
+    side.close()

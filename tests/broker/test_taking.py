@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clock import BrokerClock
+from penstock.broker.lately import NAMES_MAX
 from penstock.broker.taking import LAST_MS, OFFSETS_MS, Tables, Taking, TakingTime, ends_untold, last_records
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
@@ -36,7 +38,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
 
 def tell(tables: Tables, slave: Broker) -> int:
     """Tell the slave everything there is to tell; how many frames that took."""
-    frames = [(ha.TABLES, body) for body in tables.news()]
+    frames = list(tables.news())
     frames += [(ha.OFFSETS, body) for body in tables.offsets(0, tables._broker.store.end_position, at_once=True)]
     for kind, body in frames:
         Taking(slave).take(kind, body)
@@ -66,6 +68,119 @@ def test_topics_groups_and_offsets_become_the_masters(pair: tuple[Broker, Broker
     assert b"orders" not in slave.topics.by_name
 
 
+def state(broker: Broker) -> tuple[object, ...]:
+    """What a node keeps of topics and groups."""
+    topics, groups = broker.topics.as_file(), broker.groups.as_table()
+    return (
+        topics["topicConfigTable"],
+        topics["deletedTopicEnds"],
+        groups["subscriptionGroupTable"],
+        groups.get("forbiddenTable"),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_is_told_of_single_topics_and_groups_has_the_tables_of_who_is_told_all(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    master = opened(tmp_path / "m")
+    slaves = [opened(tmp_path / name, role="slave") for name in ("rows", "whole")]
+    told = [Tables(master), Tables(master)]
+    told[0].tell_changes()
+    takers = [Taking(slave) for slave in slaves]
+    kinds: list[int] = []
+
+    def tell_both() -> None:
+        for tables, taking in zip(told, takers, strict=True):
+            for kind, body in tables.news():
+                taking.take(kind, body)
+                kinds.append(kind)
+
+    names = [f"t{n}" for n in range(8)]
+    for now_ms in range(1, 150):
+        name, group = chance.choice(names), "g" + chance.choice(names)
+        topic = master.topics.get(name.encode())
+        what = chance.randrange(8)
+        if what < 3:
+            before = None if topic is None else topic.settings()
+            queues = chance.randint(1 if topic is None else topic.queue_count, 6)
+            made = master.topics.create(name.encode(), queues, queues, chance.choice((2, 4, 6)), now_ms=now_ms)
+            if what == 2 and chance.random() < 0.5:  # the slaves hear of it, and then the disk is full
+                tell_both()
+                master.topics.undo(made, before)
+        elif what == 3 and topic is not None:
+            master.topics.delete(name.encode(), now_ms)
+        elif what == 4 and topic is not None:
+            undo = master.topics.keep(topic, topic.settings().more._replace(keep_ms=chance.randrange(9)), now_ms)
+            if chance.random() < 0.3:
+                undo()
+        elif what == 5:
+            master.groups.update({"groupName": group, "retryMaxTimes": chance.randrange(20)}, now_ms)
+        elif what == 6:
+            master.groups.forbid(group, name, chance.random() < 0.5, now_ms)
+        elif what == 7:
+            master.groups.delete(group, now_ms)
+        if chance.random() < 0.4:
+            tell_both()
+            assert [state(slave) for slave in slaves] == [state(master)] * 2
+    assert kinds.count(ha.CHANGES) > 20
+    assert kinds.count(ha.TABLES) == kinds.count(ha.CHANGES) + 2
+    for broker in (master, *slaves):
+        broker.close()
+
+
+def test_a_new_topic_is_told_without_those_that_are_there(pair: tuple[Broker, Broker]) -> None:
+    master, slave = pair
+    tables = Tables(master)
+    tables.tell_changes()
+    for n in range(1_000):
+        master.topics.create(b"t%d" % n, 1, 1)
+        master.groups.update({"groupName": f"g{n}"}, 1)
+    tell(tables, slave)
+    master.topics.create(b"one-more", 1, 1)
+    [(kind, body)] = tables.news()
+    assert (kind, len(body) < 1_000) == (ha.CHANGES, True)
+    Taking(slave).take(kind, body)
+    assert state(slave) == state(master)
+    for n in range(NAMES_MAX + 1):
+        master.groups.update({"groupName": "g1", "retryMaxTimes": n % 100}, 2)
+    [(kind, body)] = tables.news()
+    assert kind == ha.TABLES  # which others changed is not known any more
+    Taking(slave).take(kind, body)
+    assert state(slave) == state(master)
+
+
+def test_a_topic_that_a_slave_could_not_take_is_taken_with_the_next_news(pair: tuple[Broker, Broker]) -> None:
+    master, slave = pair
+    tables = Tables(master)
+    tables.tell_changes()
+    taking = Taking(slave)
+    in_the_way = {b"orders"}
+    slave.topics.share_names_with(in_the_way.__contains__)
+
+    def tell_it() -> set[bytes]:
+        for kind, body in tables.news():
+            taking.take(kind, body)
+        return {b"orders", b"other", b"third"} & slave.topics.by_name.keys()
+
+    tell_it()
+    master.topics.create(b"orders", 2, 2)
+    assert tell_it() == set()
+    master.topics.create(b"other", 1, 1)
+    assert tell_it() == {b"other"}
+    in_the_way.clear()
+    master.topics.create(b"third", 1, 1)
+    assert tell_it() == {b"orders", b"other", b"third"}
+
+
+@pytest.mark.parametrize("body", [
+    b'{"topics": {}}', b'{"topics": [1]}', b'{"topics": [{}]}', b'{"topics": [{"name": "t", "config": {}}]}',
+    b'{"groups": [{"name": "g"}]}', b'{"groups": [{"name": "g", "config": {}}]}',
+])  # fmt: skip
+def test_changes_that_make_no_sense(pair: tuple[Broker, Broker], body: bytes) -> None:
+    with pytest.raises(WireError):
+        Taking(pair[1]).take(ha.CHANGES, body)
+
+
 def test_what_a_group_may_not_read_it_may_not_read_at_a_slave_either(pair: tuple[Broker, Broker]) -> None:
     master, slave = pair
     tables = Tables(master)
@@ -76,7 +191,7 @@ def test_what_a_group_may_not_read_it_may_not_read_at_a_slave_either(pair: tuple
     slave.groups.forbid("readers", "orders", True, 1)
     assert tell(tables, slave) == 2  # and that there are no offsets
     assert slave.groups.by_name["readers"].forbidden == {"secrets", "more"}
-    assert slave.groups.dirty
+    assert slave.tables.restless
     version = dict(slave.groups.version)
     master.groups.update({"groupName": "another"}, 3)
     tell(tables, slave)

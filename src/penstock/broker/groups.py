@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from penstock.broker import shapes
+from penstock.broker.lately import Lately
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
 from penstock.limits import Limits
@@ -106,7 +107,8 @@ class GroupTable:
         self.limits = limits or Limits()
         self.by_name: dict[str, Group] = {name: Group(name) for name in SYSTEM_GROUPS}
         self.version = {"counter": 0, "timestamp": 0}
-        self.dirty = True
+        self.lately: Lately[str] = Lately()
+        self.changed: list[Callable[[str], None]] = []
 
     def find(self, name: str, now_ms: int) -> Group:
         """The group, made if need be. Refused (26) when unknown and not to be made."""
@@ -122,7 +124,7 @@ class GroupTable:
             self.demand_room((name,))
             group = self.by_name[name] = Group(name)
             log.info("group made name=%s", name)
-            self._changed(now_ms)
+            self._changed(name, now_ms)
         return group
 
     def demand_room(self, names: Iterable[str]) -> None:
@@ -140,29 +142,27 @@ class GroupTable:
             log.info("group made name=%s", name)
         group = self.by_name.setdefault(name, told)
         group.change(told)
-        self._changed(now_ms)
+        self._changed(name, now_ms)
         return group
 
     def forbid(self, name: str, topic: str, forbidden: bool, now_ms: int) -> None:
         """Say whether a group may not read a topic."""
         self.find(name, now_ms).forbid(topic, forbidden)
-        self._changed(now_ms)
+        self._changed(name, now_ms)
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Forget a group's settings; False when it was not known."""
         if self.by_name.pop(name, None) is None:
             return False
         log.info("group deleted name=%s", name)
-        self._changed(now_ms)
+        self._changed(name, now_ms)
         return True
 
-    def _changed(self, now_ms: int) -> None:
+    def _changed(self, name: str, now_ms: int) -> None:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
-        self.dirty = True
-
-    def saved(self) -> None:
-        """The table is on the disk as it is now."""
-        self.dirty = False
+        self.lately.note(name)
+        for call in self.changed:
+            call(name)
 
     def as_table(self) -> dict[str, object]:
         table = {group.name: group.as_config() for group in self.by_name.values()}
@@ -172,16 +172,38 @@ class GroupTable:
         }
         return told | ({"forbiddenTable": forbidden} if forbidden else {})  # as RocketMQ 5 has it
 
+    def as_change(self, name: str) -> dict[str, object]:
+        """What is noted beside the table, and told a slave, when a group came, went or was changed."""
+        group = self.by_name.get(name)
+        told: dict[str, object] = {"name": name, "config": None, "dataVersion": dict(self.version)}
+        if group is not None:
+            told |= {"config": group.as_config(), "forbidden": sorted(group.forbidden)}
+        return told
+
+    def load_change(self, change: Mapping[str, object]) -> None:
+        """Take over what `as_change` said, behind a table."""
+        name, config, forbidden = str(change["name"]), change.get("config"), change.get("forbidden")
+        self.by_name.pop(name, None)
+        if isinstance(config, dict):
+            self._load_group(name, config)
+        for topic in forbidden if isinstance(forbidden, list) else ():
+            if name in self.by_name:
+                self.by_name[name].forbid(str(topic), True)
+        self.version = shapes.version_of(change)
+
+    def _load_group(self, name: str, config: Mapping[str, object]) -> None:
+        try:
+            self.update({"groupName": name, **config}, 0)
+        except Refused:
+            return  # a damaged entry costs one group, and that is made again when it is used
+
     def load(self, table: Mapping[str, object]) -> None:
         groups = table.get("subscriptionGroupTable")
         if not isinstance(groups, dict):  # SmartGo writes the groups beside dataVersion
             groups = {name: value for name, value in table.items() if name != "dataVersion"}
         for name, config in groups.items():
             if isinstance(config, dict):
-                try:
-                    self.update({"groupName": name, **config}, 0)
-                except Refused:
-                    continue
+                self._load_group(name, config)
         for name, topics in shapes.entries(table, "forbiddenTable").items():
             for topic, bits in topics.items():
                 if name in self.by_name and isinstance(bits, int) and bits & PERM_READ:

@@ -59,6 +59,14 @@ def entries(table: Mapping[str, object], name: str) -> dict[str, dict[str, objec
     )
 
 
+def rows(table: Mapping[str, object], name: str) -> list[dict[str, object]]:
+    """The objects of a list within a table. ValueError when it is none."""
+    found = table.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise ValueError(f"{name} is no list of objects")
+    return found
+
+
 def number(table: Mapping[str, object], name: str, otherwise: int) -> int:
     """A number of a table, also where it stands as text. ValueError when it is none."""
     value = table.get(name, otherwise)

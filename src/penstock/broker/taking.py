@@ -102,7 +102,8 @@ class Tables:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._versions: tuple[object, object] = (None, None)
+        self._known = (-1, -1)  # how many changes of topics and of groups it was told of
+        self._by_row = False
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
         self._told_all = False
         self._due_ms = 0
@@ -112,18 +113,34 @@ class Tables:
     @property
     def fresh(self) -> bool:
         """Whether topics or groups have changed since."""
-        return (self._broker.topics.version, self._broker.groups.version) != self._versions
+        return self._now() != self._known
+
+    def _now(self) -> tuple[int, int]:
+        return self._broker.topics.lately.count, self._broker.groups.lately.count
+
+    def tell_changes(self) -> None:
+        """This slave understands what is told of single topics and groups; a former version gets all of them each time."""
+        self._by_row = True
 
     def due(self, mono_ms: int) -> bool:
         """Whether there is something to tell, or may be."""
         return bool(self._ready) or mono_ms >= self._due_ms or self.fresh
 
-    def news(self) -> Iterator[bytes]:
-        """Topics and groups, when they have changed since."""
+    def news(self) -> Iterator[tuple[int, bytes]]:
+        """(kind, body) of the frame that says which topics and groups have changed since, or all there are."""
         topics, groups = self._broker.topics, self._broker.groups
-        if self.fresh:
-            self._versions = dict(topics.version), dict(groups.version)
-            yield fastjson.dumps({"topics": topics.as_file(), "groups": groups.as_table()})
+        known, self._known = self._known, self._now()
+        if known == self._known:
+            return
+        fresh_topics, fresh_groups = topics.lately.since(known[0]), groups.lately.since(known[1])
+        if not self._by_row or fresh_topics is None or fresh_groups is None:
+            yield ha.TABLES, fastjson.dumps({"topics": topics.as_file(), "groups": groups.as_table()})
+            return
+        told = {
+            "topics": [topics.as_change(name) for name in fresh_topics],
+            "groups": [groups.as_change(name) for name in fresh_groups],
+        }
+        yield ha.CHANGES, fastjson.dumps(told)
 
     def offsets(self, mono_ms: int, sent: int, at_once: bool = False) -> Iterator[bytes]:
         """Committed offsets that have changed since, once a second or `at_once`, for a slave that was sent the log up to `sent`.
@@ -165,6 +182,9 @@ class Taking:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._mirror = Mirror(broker.core, broker.queueing.registry)
+        self._refused: dict[
+            str, dict[str, object]
+        ] = {}  # topics that could not be made: tried again with the next news
 
     def take(self, kind: int, body: bytes) -> None:
         """What one META frame says. WireError when it makes no sense."""
@@ -175,35 +195,69 @@ class Taking:
                 self.take_topics(shapes.entries(topics, "topicConfigTable"))
                 self._broker.topics.take_ends(shapes.entries(topics, "deletedTopicEnds"), self._broker.now_ms)
                 self.take_groups(told)
+            elif kind == ha.CHANGES:
+                self.take_changes(told)
             elif kind == ha.OFFSETS:
                 self.take_offsets(told)
             elif kind == ha.ENDS:
                 self.take_ends(told)
-            elif kind in (ha.CHANNELS, ha.CURSORS):
+            elif kind in (ha.CHANNELS, ha.CHANNEL_CHANGES, ha.CURSORS):
                 self._mirror.take(kind, told)
         except (TypeError, ValueError, AttributeError, KeyError, zlib.error) as error:
             raise WireError(f"tables that make no sense: {error}") from error
 
     def take_topics(self, table: dict[str, dict[str, object]]) -> None:
         """These topics, and no others."""
-        broker = self._broker
-        topics, now_ms = broker.topics, broker.now_ms
+        self._refused.clear()
         for name, config in table.items():
-            known = topics.get(name.encode())
-            level = config.get("level", "os")
-            if known is not None and {"level": "os", **known.as_config()} == {**config, "level": level}:
-                continue
-            try:
-                topics.create(
-                    name.encode(), shapes.number(config, "readQueueNums", 4), shapes.number(config, "writeQueueNums", 4),
-                    shapes.number(config, "perm", 6), now_ms=now_ms, level=LEVELS.get(str(level), 0),
-                    more=details_of(config),
-                )  # fmt: skip
-            except Refused as error:
-                log.error("topic of the master not taken name=%s error=%s", name, error)
-        for topic in list(topics.by_name):
-            if topic.decode() not in table and not is_system_topic(broker.config, topic.decode()):
-                topics.delete(topic, now_ms)
+            self._take_topic(name, config)
+        for topic in list(self._broker.topics.by_name):
+            if topic.decode() not in table:
+                self._drop_topic(topic.decode())
+
+    def _take_topic(self, name: str, config: dict[str, object]) -> None:
+        topics = self._broker.topics
+        known = topics.get(name.encode())
+        level = config.get("level", "os")
+        if known is not None and {"level": "os", **known.as_config()} == {**config, "level": level}:
+            return
+        try:
+            topics.create(
+                name.encode(), shapes.number(config, "readQueueNums", 4), shapes.number(config, "writeQueueNums", 4),
+                shapes.number(config, "perm", 6), now_ms=self._broker.now_ms, level=LEVELS.get(str(level), 0),
+                more=details_of(config),
+            )  # fmt: skip
+        except Refused as error:
+            log.error("topic of the master not taken name=%s error=%s", name, error)
+            self._refused[name] = config
+
+    def _drop_topic(self, name: str) -> None:
+        if not is_system_topic(self._broker.config, name):
+            self._broker.topics.delete(name.encode(), self._broker.now_ms)
+
+    def take_changes(self, told: dict[str, object]) -> None:
+        """These topics and groups are so now, or gone; of all others nothing is said."""
+        now_ms = self._broker.now_ms
+        topics = {str(row["name"]): row for row in shapes.rows(told, "topics")}
+        refused, self._refused = self._refused, {}
+        for name, config in refused.items():
+            if name not in topics:
+                self._take_topic(name, config)
+        for name, row in topics.items():
+            made = row["config"]
+            if isinstance(made, dict):
+                self._take_topic(name, made)
+            else:
+                self._drop_topic(name)
+        ends = {name: row["ends"] for name, row in topics.items() if row["ends"]}
+        self._broker.topics.take_ends(ends, now_ms)
+        for row in shapes.rows(told, "groups"):
+            name = str(row["name"])
+            made = row["config"]
+            if isinstance(made, dict):
+                self._take_group(name, made, set(map(str, row["forbidden"])))  # type: ignore[call-overload]
+            else:
+                self._broker.groups.delete(name, now_ms)
 
     def take_ends(self, told: dict[str, object]) -> None:
         """Where queues go on of which the log that is copied says nothing. StoreError."""
@@ -221,18 +275,21 @@ class Taking:
         tables = shapes.entries(told, "groups")
         table, bans = (shapes.entries(tables, name) for name in ("subscriptionGroupTable", "forbiddenTable"))
         for name, config in table.items():
-            known = groups.by_name.get(name)
-            if known is None or known.as_config() != config:
-                try:
-                    groups.update({"groupName": name, **config}, now_ms)
-                except Refused as error:  # RocketMQ has one of no name, where a client has said goodbye to none
-                    log.error("group of the master not taken name=%s error=%s", ascii(name), error)
+            banned = {topic for topic, bits in bans.get(name, {}).items() if isinstance(bits, int) and bits & PERM_READ}
+            self._take_group(name, config, banned)
         for name in [name for name in groups.by_name if name not in table]:
             groups.delete(name, now_ms)
-        for name, group in groups.by_name.items():
-            banned = {topic for topic, bits in bans.get(name, {}).items() if isinstance(bits, int) and bits & PERM_READ}
-            for topic in banned ^ group.forbidden:
-                groups.forbid(name, topic, topic in banned, now_ms)
+
+    def _take_group(self, name: str, config: dict[str, object], banned: set[str]) -> None:
+        groups, now_ms = self._broker.groups, self._broker.now_ms
+        known = groups.by_name.get(name)
+        try:
+            if known is None or known.as_config() != config:
+                known = groups.update({"groupName": name, **config}, now_ms)
+        except Refused as error:  # RocketMQ has one of no name, where a client has said goodbye to none
+            log.error("group of the master not taken name=%s error=%s", ascii(name), error)
+        for topic in banned ^ known.forbidden if known is not None else ():
+            groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
         """These committed offsets beside those there are, or these alone; none of a group on a topic: there are none any more."""

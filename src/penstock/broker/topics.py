@@ -15,6 +15,7 @@ from typing import NamedTuple
 import cython
 
 from penstock.broker import shapes
+from penstock.broker.lately import Lately
 from penstock.broker.levels import LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.errors import LimitReached, OtherKind, Refused
@@ -300,6 +301,7 @@ class TopicTable:
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
         self.behind: set[bytes] = set()  # topics with queues that end below their floors: a copy has yet to come so far
         self.version = {"counter": 0, "timestamp": 0}
+        self.lately: Lately[bytes] = Lately()
         self.changed: list[Callable[[bytes], None]] = []
         self._taken: Callable[[bytes], bool] = lambda name: False
         self._seen: Callable[[int], int | None] = lambda level: None
@@ -415,7 +417,12 @@ class TopicTable:
         before = topic.settings()
         topic.detail(more)
         self._announce(topic.name, now_ms)
-        return lambda: topic.detail(before.more)
+
+        def undo() -> None:
+            topic.detail(before.more)
+            self.lately.note(topic.name)
+
+        return undo
 
     def demand_creation(self, now_ms: int) -> None:
         """A topic is about to be made by its first use. Refused when there were too many of late."""
@@ -460,11 +467,13 @@ class TopicTable:
                 if floor is not None:
                     floors[queue_id] = floor
                 topic.queues[queue_id].begin_at(begin)
+            self.lately.note(topic.name)
 
         return undo
 
     def undo(self, topic: LogTopic, before: TopicSettings | None) -> None:
         """Take a `create` back that could not be stored: as before, or (None) not there."""
+        self.lately.note(topic.name)
         if before is None:
             topic.close()
             self.by_name.pop(topic.name, None)
@@ -481,6 +490,7 @@ class TopicTable:
 
     def _announce(self, name: bytes, now_ms: int) -> None:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
+        self.lately.note(name)
         for call in self.changed:
             call(name)
 

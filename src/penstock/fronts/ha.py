@@ -194,6 +194,9 @@ class MasterSession(HaSession):
         self.exchange_with(self._about)
         if self._about.get("spools") is True:
             self.sender = self.broker.staging.mirrors.follow(member.node, self.sayer())
+        if self._about.get("changes") is True:
+            self.tables.tell_changes()
+            self.channels.tell_changes()
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
 
@@ -253,8 +256,8 @@ class MasterSession(HaSession):
 
     def _say_news(self, epoch: int, sent: int, mono_ms: int, heir: bool) -> None:
         """What does not stand in the log: tables, channels and their places, offsets."""
-        for body in self.tables.news():
-            self.say(ha.meta(epoch, ha.TABLES, 0, body))
+        for kind, body in self.tables.news():
+            self.say(ha.meta(epoch, kind, 0, body))
         for kind, body in self.channels.news(mono_ms, sent, heir):
             self.say(ha.meta(epoch, kind, 0, body))
         for body in self.tables.offsets(mono_ms, sent, heir):

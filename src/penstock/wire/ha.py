@@ -61,7 +61,7 @@ SIGN_BIT = 0x80  # of the first byte of a number
 
 SEALED, GONE, THERE = 1, 2, 4  # flags of SPOOL: nothing is added; drop it; these are all there are
 SPOOL_FLUSHED, SPOOL_FAILED = 1, 2  # flags of SPOOLED
-OFFSETS, CURSORS, TABLES, CHANNELS, ENDS = 1, 3, 4, 5, 6  # kinds of META
+OFFSETS, CURSORS, TABLES, CHANNELS, ENDS, CHANGES, CHANNEL_CHANGES = 1, 3, 4, 5, 6, 7, 8  # kinds of META
 
 WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, DIVERGED, BEHIND = range(2, 10)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ RULES = ({"name": "t*", "kind": "log", "queues": 2}, {"name": "q*", "kind": "que
 class Couple:
     """A master and a slave; what goes from one to the other goes when the test says so."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, by_row: bool = True) -> None:
+        self.by_row = by_row  # the slave understands what is told of single topics
         self.master = Side(folder / "a", ha_port=0, topic=RULES)
         self.slave = Side(folder / "b", ha_port=0, role="slave", topic=RULES)
         self.connect()
@@ -37,15 +39,18 @@ class Couple:
         self.tables = Tables(self.master.broker)
         self.told = ChannelNews(self.master.queueing.registry, self.master.broker.store)
         self.taking = Taking(self.slave.broker)
+        if self.by_row:
+            self.tables.tell_changes()
+            self.told.tell_changes()
 
     def tell(self, ms: int = 1_000) -> list[int]:
         """Tell the slave what is new; which kinds of frames that took."""
         self.master.turn(ms)
-        for body in self.tables.news():
-            self.taking.take(ha.TABLES, body)
+        for kind, body in self.tables.news():
+            self.taking.take(kind, body)
         kinds = []
         for kind, body in self.told.news(self.master.broker.mono_ms, self.sent()):
-            kinds.append(kind)
+            kinds.append(ha.CHANNELS if kind == ha.CHANNEL_CHANGES else kind)
             self.taking.take(kind, body)
         self.slave.turn()
         return kinds
@@ -78,9 +83,9 @@ class Couple:
         self.slave.close()
 
 
-@pytest.fixture
-def couple(tmp_path: Path) -> Iterator[Couple]:
-    made = Couple(tmp_path)
+@pytest.fixture(params=[True, False], ids=["rows", "whole"])
+def couple(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Couple]:
+    made = Couple(tmp_path, request.param)
     yield made
     made.close()
 
@@ -281,6 +286,10 @@ def test_a_slave_that_cannot_have_a_topic_says_so_once_and_goes_on(
     ("kind", "told"),
     [
         (ha.CHANNELS, {}),
+        (ha.CHANNEL_CHANGES, {"channels": {}}),
+        (ha.CHANNEL_CHANGES, {"channels": 5, "gone": []}),
+        (ha.CHANNEL_CHANGES, {"channels": {}, "gone": [5]}),
+        (ha.CHANNEL_CHANGES, {"channels": {"t": {"paused": False, "channels": {"c": {}}}}, "gone": []}),
         (ha.CHANNELS, {"channels": 5}),
         (ha.CHANNELS, {"channels": {"t": {"paused": False, "channels": {"c": {}}}}}),
         (ha.CHANNELS, {"channels": {"t": {"paused": True, "held": [-1], "channels": {}}}}),
@@ -416,3 +425,74 @@ def test_a_topic_that_rocketmqs_side_has_deleted_can_be_made_anew(couple: Couple
     assert list(couple.face(couple.slave).channels) == [b"d"]
     _, found = read(master, b"d")
     assert list(found) == [b"new"]
+
+
+def shape(side: Side) -> dict[bytes, object]:
+    """Topics with channels that are kept, and what a slave must know of them."""
+    found: dict[bytes, object] = {}
+    for name, face in side.queueing.topics.items():
+        if isinstance(face, LogChannels) and face.channels:
+            found[name] = (
+                bool(face.paused),
+                {
+                    known: (bool(channel.paused), [(lane.file.committed, lane.file.beyond) for lane in lanes(channel)])
+                    for known, channel in face.channels.items()
+                },
+            )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lives_of_channels(tmp_path: Path, seed: int) -> None:
+    """Channels and topics come, go, are paused, emptied and read; whoever was told has what the master has."""
+    chance = random.Random(seed)
+    couple = Couple(tmp_path, by_row=seed % 4 != 3)
+    master = couple.master
+    told = 0
+    for _ in range(150):
+        name = b"t%d" % chance.randrange(4)
+        topic = master.queueing.topic(name)
+        channel = topic.channel(b"c%d" % chance.randrange(3))
+        what = chance.randrange(12)
+        if what < 4:
+            master.queueing.publish(topic, [b"%d" % n for n in range(chance.randrange(1, 9))])
+            reader, found = read(master, channel.name, topic=name)
+            done = chance.sample(sorted(found.values()), chance.randint(0, len(found)))
+            finish(master, reader, channel.name, done, topic=name)
+            channel.remove(reader)
+        elif what == 4:
+            topic.delete_channel(channel.name)
+        elif what == 5:
+            master.queueing.registry.delete(topic)
+        elif what == 6:
+            topic.pause() if chance.random() < 0.5 else topic.unpause()
+        elif what < 9:
+            topic.pause_channel(channel, chance.random() < 0.5)
+        elif what == 9:
+            topic.empty_channel(channel)
+        elif what == 10:
+            couple.connect()
+        if chance.random() < 0.3:
+            couple.copy_log()
+            couple.tell()
+            couple.tell()
+            assert shape(couple.slave) == shape(master)
+            told += 1
+    assert told > 20
+    couple.close()
+
+
+def test_a_new_channel_is_told_without_those_of_other_topics(tmp_path: Path) -> None:
+    couple = Couple(tmp_path)
+    master = couple.master
+    for n in range(300):
+        master.queueing.topic(b"t%d" % n).channel(b"c")
+    couple.tell()
+    master.queueing.topic(b"t7").channel(b"d")
+    master.turn()
+    [(kind, body)] = [(k, b) for k, b in couple.told.news(master.broker.mono_ms, couple.sent()) if k != ha.CURSORS]
+    assert (kind, len(body) < 500) == (ha.CHANNEL_CHANGES, True)
+    couple.taking.take(kind, body)
+    assert couple.slave.queueing.topics[b"t7"].channels.keys() == {b"c", b"d"}
+    assert couple.slave.queueing.topics[b"t8"].channels.keys() == {b"c"}
+    couple.close()

@@ -1,6 +1,7 @@
 """Mirror: the channels of log topics at the slaves of a master: which there are, whether they are paused, and where each is.
 
-    master   a channel came, went, or was paused ─▶ CHANNELS: all there are, in the same turn and before what is published behind
+    master   a channel came, went, or was paused ─▶ those of its topic (all there are: CHANNELS), in the same turn and before what
+                                                    is published behind
              a place is another one              ─▶ CURSORS: committed, and what is finished beyond, once a second, behind the log
     slave    keeps both in its own files, as if its channels had come there: a promotion is a start that finds them
 
@@ -43,17 +44,22 @@ class ChannelNews:
     def __init__(self, registry: Registry, store: LogStore) -> None:
         self._registry = registry
         self._store = store
-        self._changes = -1
+        self._known = -1  # how many changes it was told of
+        self._by_row = False
         self._due_ms = 0
-        self._seen: dict[LogChannels, int] = {}  # their `changes`
-        self._places: dict[CursorFile, tuple[int, int]] = {}
+        self._seen: dict[bytes, int] = {}  # the `changes` of topics
+        self._places: dict[bytes, dict[CursorFile, tuple[int, int]]] = {}  # by topic
         self._ready: list[bytes] = []  # frames of places
         self._position = 0  # and where the log ended when they were made
 
     @property
     def fresh(self) -> bool:
         """Whether a channel came, went, or was paused since."""
-        return self._registry.changes != self._changes
+        return self._registry.lately.count != self._known
+
+    def tell_changes(self) -> None:
+        """This slave understands what is told of single topics; a former version gets all of them each time."""
+        self._by_row = True
 
     def due(self, mono_ms: int) -> bool:
         """Whether there is something to tell, or may be."""
@@ -69,15 +75,13 @@ class ChannelNews:
         if not (at_once or self.due(mono_ms)):
             return
         fresh = self.fresh
-        faces = [face for face in self._registry.topics.values() if isinstance(face, LogChannels) and face.stored.open]
         if fresh:
-            self._changes = self._registry.changes
-            yield ha.CHANNELS, fastjson.dumps({"channels": {face.name.decode(): self._about(face) for face in faces}})
-            self._forget(faces)
+            yield self._changed()
+        faces = [face for face in map(self._face, self._registry.topics) if face is not None]
         if not self._ready and (fresh or at_once or mono_ms >= self._due_ms):
             self._due_ms = mono_ms + EVERY_MS
             self._position = self._store.end_position
-            self._ready = list(self._cursors([face for face in faces if self._seen.get(face) != face.changes]))
+            self._ready = list(self._cursors([face for face in faces if self._seen.get(face.name) != face.changes]))
         if self._ready and sent >= self._position:
             ready, self._ready = self._ready, []
             for body in ready:
@@ -93,24 +97,45 @@ class ChannelNews:
         }  # fmt: skip
         return {"paused": bool(face.paused), **face.holding.about(), "channels": channels}
 
-    def _forget(self, faces: list[LogChannels]) -> None:
+    def _face(self, name: bytes) -> LogChannels | None:
+        face = self._registry.topics.get(name)
+        return face if isinstance(face, LogChannels) and face.stored.open else None
+
+    def _changed(self) -> tuple[int, bytes]:
+        """(kind, body) of the frame that says what became of topics and their channels."""
+        lately, known = self._registry.lately, self._known
+        self._known = lately.count
+        names = lately.since(known) if self._by_row else None
+        found = {name: self._face(name) for name in (self._registry.topics if names is None else names)}
+        told = {"channels": {name.decode(): self._about(face) for name, face in found.items() if face is not None}}
+        for name in {*self._places, *self._seen, *found} if names is None else names:
+            self._forget(name, found.get(name))
+        if names is None:
+            return ha.CHANNELS, fastjson.dumps(told)
+        gone = [name.decode() for name, face in found.items() if face is None]
+        return ha.CHANNEL_CHANGES, fastjson.dumps({**told, "gone": gone})
+
+    def _forget(self, name: bytes, face: LogChannels | None) -> None:
         """Channels that are gone; whatever is told of one of the same name is told anew."""
-        there = {lane.file for face in faces for channel in face.channels.values() for lane in lanes(channel)}
-        self._places = {file: place for file, place in self._places.items() if file in there}
-        self._seen = {}
+        there = {lane.file for channel in face.channels.values() for lane in lanes(channel)} if face is not None else ()
+        places = {file: place for file, place in self._places.pop(name, {}).items() if file in there}
+        if places:
+            self._places[name] = places
+        self._seen.pop(name, None)
 
     def _cursors(self, faces: list[LogChannels]) -> Iterator[bytes]:
         rows: list[list[object]] = []
         size = 0
         for face in faces:
-            self._seen[face] = face.changes
+            self._seen[face.name] = face.changes
+            places = self._places.setdefault(face.name, {})
             for channel in face.channels.values():
                 for lane in [] if channel.ephemeral else queue_lanes(channel):
                     file = lane.file
                     place = file.turn, file.beyond
-                    if self._places.get(file) == place:
+                    if places.get(file) == place:
                         continue
-                    self._places[file] = place
+                    places[file] = place
                     bits = base64.b64encode(zlib.compress(file.told(), _DEFLATE)).decode() if file.beyond else ""
                     rows.append([face.name.decode(), channel.name.decode(), lane.number, file.committed, bits])
                     size += len(bits) + len(face.name) + len(channel.name) + 32
@@ -128,34 +153,49 @@ class Mirror:
         self._core = core
         self._registry = registry
         self._left_out: set[str] = set()  # topics that were complained of
-        self._table: dict[str, dict[str, object]] | None = None  # of which some is still to be taken: the disk was full
+        self._owed: dict[str, dict[str, object]] = {}  # topics still to be taken: the disk was full, say
 
     def take(self, kind: int, told: JsonObject) -> None:
         """What one frame says. ValueError, TypeError or AttributeError when it makes no sense."""
         if kind == ha.CHANNELS:
             self._take_channels(told["channels"])  # type: ignore[arg-type]
+        elif kind == ha.CHANNEL_CHANGES:
+            for name in told["gone"]:  # type: ignore[union-attr]
+                self._owed.pop(name, None)
+                self._drop(name.encode())
+            self._take_topics({**self._owed, **told["channels"]})  # type: ignore[dict-item]
         else:
-            if self._table is not None:
-                self._take_channels(self._table)
+            self._take_topics(self._owed)
             for topic, channel, number, committed, bits in told["cursors"]:  # type: ignore[misc, union-attr]
                 self._take_place(topic, channel, int(number), committed, bits)
 
     def _take_channels(self, table: dict[str, dict[str, object]]) -> None:
         registry = self._registry
         for face in [face for face in registry.topics.values() if isinstance(face, LogChannels)]:
-            if not face.stored.open:
-                registry.let_go(face)
-            elif face.name.decode() not in table:
-                for name in [name for name, channel in face.channels.items() if not channel.ephemeral]:
-                    face.delete_channel(name)
-        self._table = None
-        for topic, about in table.items():
+            if not face.stored.open or face.name.decode() not in table:
+                self._drop(face.name)
+        self._owed = {}
+        self._take_topics(table)
+
+    def _drop(self, topic: bytes) -> None:
+        """The master has no channels of this topic."""
+        face = self._registry.topics.get(topic)
+        if not isinstance(face, LogChannels):
+            return
+        if not face.stored.open:
+            self._registry.let_go(face)
+            return
+        for name in [name for name, channel in face.channels.items() if not channel.ephemeral]:
+            face.delete_channel(name)
+
+    def _take_topics(self, table: dict[str, dict[str, object]]) -> None:
+        for topic, about in list(table.items()):
+            self._owed.pop(topic, None)
             try:
                 self._take_topic(topic.encode(), about)
                 self._left_out.discard(topic)
             except (Refused, StoreError) as error:
-                if isinstance(error, StoreError):
-                    self._table = table
+                self._owed[topic] = about
                 if topic not in self._left_out:
                     log.error("channels of the master not taken topic=%s error=%s", printable(topic.encode()), error)
                 self._left_out.add(topic)

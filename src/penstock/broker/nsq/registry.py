@@ -9,6 +9,7 @@ from typing import Protocol
 
 from penstock.broker.acknowledged import Acknowledged
 from penstock.broker.core import Core
+from penstock.broker.lately import Lately
 from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVEL_OS, LEVEL_PAIR, LEVELS
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.flush import GroupFlush
@@ -80,7 +81,9 @@ class Registry:
         self.topics: dict[bytes, Topic] = {}
         self.table = Table(core, claims)
         self.announce: list[Callable[[bytes], None]] = []  # told of each topic that changed, by name
-        self.changes = 0  # rises whenever a log topic or a channel of one that is kept comes, goes, or is paused
+        self.lately: Lately[bytes] = (
+            Lately()
+        )  # log topics that came, went, or were paused, or a channel of one that is kept
         self.fresh_topic: list[Callable[[Topic], None]] = []
         self.percentiles = [
             float(part) for part in re.split("[;,]", config.e2e_processing_latency_percentile) if part.strip()
@@ -314,7 +317,7 @@ class Registry:
     def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
         """A topic or a channel of it came, went, or was paused."""
         if stored and topic.kind == "log":
-            self.changes += 1
+            self.lately.note(topic.name)
         self.table.changed(topic.name, stored)
         if announce:
             for call in self.announce:
