@@ -81,9 +81,8 @@ class Registry:
         self.topics: dict[bytes, Topic] = {}
         self.table = Table(core, claims)
         self.announce: list[Callable[[bytes], None]] = []  # told of each topic that changed, by name
-        self.lately: Lately[bytes] = (
-            Lately()
-        )  # log topics that came, went, or were paused, or a channel of one that is kept
+        # Log topics that came, went, or were paused, or of which a channel that is kept did.
+        self.lately: Lately[bytes] = Lately()
         self.fresh_topic: list[Callable[[Topic], None]] = []
         self.percentiles = [
             float(part) for part in re.split("[;,]", config.e2e_processing_latency_percentile) if part.strip()
