@@ -1,7 +1,8 @@
-"""`./run` sets itself up whatever a shell says. Python and the compiler are scripts."""
+"""`./run` sets itself up whatever a shell says, and after a setup that was ended in the middle. Python is a script."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -100,3 +101,38 @@ def test_what_a_shell_says_does_not_reach_python(clone: Clone) -> None:
     calls = clone.setup(LC_ALL="C", PIP_USER="1", PYTHONSAFEPATH="1", PYTHONOPTIMIZE="2")
     assert {call.partition(" | ")[2] for call in calls} == {"C.UTF-8 0 "}
     assert {call.partition(" | ")[2] for call in clone.setup(LC_ALL="de_DE.UTF-8")} == {"de_DE.UTF-8 0 "}
+
+
+def test_an_environment_whose_making_was_interrupted_is_made_anew(clone: Clone) -> None:
+    (clone.folder / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(Path(clone.env["PATH"]) / "python3", clone.folder / ".venv" / "bin" / "python")  # and no pip
+    calls = clone.setup()
+    assert calls[0].startswith("-m venv .venv")
+    assert installs(calls) == 2
+
+
+def test_a_clone_that_was_moved_does_not_run_what_stood_at_its_former_place(clone: Clone) -> None:
+    clone.setup()
+    clone.folder = clone.folder.rename(clone.folder.with_name("another"))
+    calls = clone.setup()
+    assert calls[0].startswith("-m venv .venv")
+    assert installs(calls) == 2
+    assert installs(clone.setup()) == 0
+
+
+def test_what_an_interrupted_build_has_written_is_built_again(clone: Clone) -> None:
+    """A torn file is newer than its source, and would be taken for built."""
+    before, torn = clone.folder / "build" / "before.c", clone.folder / "build" / "torn.c"
+    module = clone.folder / "src" / "torn.so"
+    before.parent.mkdir()
+    before.touch()
+    os.utime(before, (1, 1))
+    clone.build.write_text(f"touch '{torn}' '{module}'; kill -9 $PPID $$\n")
+    clone.setup(-9)
+    assert (before.exists(), torn.exists(), module.exists()) == (True, True, True)
+    clone.build.write_text(f"[ ! -e '{torn}' ] && [ ! -e '{module}' ] && touch '{torn}'\n")
+    clone.setup()
+    assert (before.exists(), torn.exists()) == (True, True)
+    clone.build.write_text("true\n")
+    clone.setup()
+    assert torn.exists()  # of a build that ended well nothing is built again
