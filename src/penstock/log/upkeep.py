@@ -109,6 +109,8 @@ class Upkeep:
         run_now([flush], mono_ms)
         if store.durability.error is not None:
             raise StoreError(f"the last flush failed: {store.durability.error}")
+        if store.durability.flushed < store.log.end:
+            raise StoreError("a file of the log cannot be opened to be flushed")
         if store.underived >= 0:  # the next start derives the rest: it looks as after a kill
             return
         for subscriber in store.subscribers:
@@ -185,7 +187,7 @@ class Upkeep:
                     self._flushed_state = state
                 if self.store.durability.wanted:  # who came meanwhile is not kept waiting for the next millisecond
                     self.store.want_flush()
-            else:
+            elif self.store.durability.error is not None:
                 self.store.fail(error)
 
         return Job(flush.kind, flush.run, finish)
