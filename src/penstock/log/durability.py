@@ -55,6 +55,10 @@ class Durability:
         self._retry_ms = 0  # a file could not be opened: no flush begins before this moment
         self._told = Told()
 
+    def fail(self, error: BaseException) -> None:
+        """No flush means anything any more."""
+        self.error = error
+
     def want(self) -> None:
         """Somebody waits: flush at once."""
         self.wanted = True
@@ -117,7 +121,8 @@ class Durability:
                 return
             self.flushes += 1
             if error is not None:
-                self.error = error
+                self.fail(error)
+            if self.error is not None:
                 return
             self._told.over()
             self.flushed = target

@@ -172,10 +172,19 @@ class Upkeep:
         """Look at the disk and at what is due; returns the monotonic time of the next look."""
         store = self.store
         assert self.retention is not None
+        if store.healthy and self.lock is not None and not self.lock.is_there():
+            self._fail_without_folder()
         self.retention.tick(now_ms, mono_ms)
         self.note_damage()
         store.durability.look(mono_ms)
         return max(mono_ms, min(mono_ms + 1000, store.durability.due_ms()))
+
+    def _fail_without_folder(self) -> None:
+        """What is written now goes into files without names: nobody would ever find it."""
+        error = StoreError(f"the data folder {self.folder} was removed or renamed, or another one has its place")
+        log.error("nothing is stored any more, until a restart error=%s", error)
+        self.store.durability.fail(error)
+        self.store.fail(error)
 
     def _guarded(self, flush: Job) -> Job:
         state = self.state() if self.store.durability.with_sums else None  # of the position being flushed
