@@ -33,7 +33,7 @@ TOOLS = (
 PYTHON = """#!/usr/bin/env bash
 echo "$* | ${LC_ALL-} ${PIP_USER-} ${PYTHONSAFEPATH-}${PYTHONOPTIMIZE-}" >> "$CALLS"
 case "$*" in
-    "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python; touch .venv/pip ;;
+    "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python; . "$MAKING"; touch .venv/pip ;;
     *"import pip"*) [ -f .venv/pip ] ;;
     *sysconfig*) echo "$INCLUDE" ;;
     setup.py*) . "$BUILD" ;;
@@ -61,12 +61,15 @@ class Clone:
             (bin_ / name).write_text(text)
             (bin_ / name).chmod(0o755)
         (include / "Python.h").touch()
-        self.build.write_text("true\n")
+        self.making = folder / "making.sh"
+        for script in (self.build, self.making):
+            script.write_text("true\n")
         shutil.copy(ROOT / "run", self.folder)
         for name in ("pyproject.toml", "requirements.lock", "setup.py", "build_ext.py"):
             (self.folder / name).touch()
         (self.folder / "src").mkdir()
         self.env = {"PATH": str(bin_), "CALLS": str(self.calls), "INCLUDE": str(include), "BUILD": str(self.build)}
+        self.env["MAKING"] = str(self.making)
 
     def setup(self, code: int = 0, **variables: str) -> list[str]:
         """`./run setup`; what Python was asked for."""
@@ -104,8 +107,17 @@ def test_what_a_shell_says_does_not_reach_python(clone: Clone) -> None:
 
 
 def test_an_environment_whose_making_was_interrupted_is_made_anew(clone: Clone) -> None:
-    (clone.folder / ".venv" / "bin").mkdir(parents=True)
-    shutil.copy(Path(clone.env["PATH"]) / "python3", clone.folder / ".venv" / "bin" / "python")  # and no pip
+    clone.making.write_text("touch .venv/pip; kill -9 $PPID $$\n")  # all but whole
+    clone.setup(-9)
+    clone.making.write_text("true\n")
+    calls = clone.setup()
+    assert calls[0].startswith("-m venv .venv")
+    assert installs(calls) == 2
+
+
+def test_an_environment_without_pip_is_made_anew(clone: Clone) -> None:
+    clone.setup()
+    (clone.folder / ".venv" / "pip").unlink()
     calls = clone.setup()
     assert calls[0].startswith("-m venv .venv")
     assert installs(calls) == 2
