@@ -262,8 +262,8 @@ def test_nothing_is_stored_where_the_folder_is_gone(tmp_path: Path, caplog: pyte
     put(store, b"y")
     store.tick(0, mono_ms + 1_000)
     assert (store.healthy, store.refusal, store.blocked(mono_ms)) == (False, status.NOT_WRITABLE, True)
-    assert "was removed or renamed" in caplog.text
-    assert "was removed or renamed" in str(store.durability.error)
+    assert "was removed, renamed or replaced" in caplog.text
+    assert "was removed, renamed or replaced" in str(store.durability.error)
     store.tick(0, mono_ms + 2_000)
     assert caplog.text.count("nothing is stored any more") == 1
     store.close()
