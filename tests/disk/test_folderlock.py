@@ -19,3 +19,20 @@ def test_one_process_holds_the_folder(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     FolderLock(tmp_path / "lock", Files()).release()
+
+
+def test_whoever_holds_a_folder_notices_that_it_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    lock = FolderLock(folder / "lock", Files())
+    assert lock.is_there()
+    moved = folder.rename(tmp_path / "moved")
+    assert not lock.is_there()
+    folder.mkdir()
+    FolderLock(folder / "lock", Files()).release()
+    assert not lock.is_there()  # that one is another's
+    (folder / "lock").unlink()
+    folder.rmdir()
+    moved.rename(folder)
+    assert lock.is_there()
+    lock.release()

@@ -11,7 +11,7 @@ from store_parts import make, put
 from penstock import words
 from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
-from penstock.errors import StoreError
+from penstock.errors import NoDescriptor, StoreError
 from penstock.log.durability import Durability
 from penstock.log.store import LogStore
 
@@ -138,3 +138,44 @@ def test_jobs_are_finished_with_what_they_raised() -> None:
         7,
     )
     assert told == [(True, 7), (False, 7)]
+
+
+class Scarce(Files):
+    """No segment can be opened for a while."""
+
+    none_left = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.none_left and path.parent.name == "commitlog":
+            raise NoDescriptor(f"{path}: Too many open files")
+        return super().open(path, create=create, writable=writable)
+
+
+def test_a_flush_that_finds_no_descriptor_waits_for_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing was done to the file: it is no failed flush. Nobody is told that it is flushed before it is."""
+    files = Scarce()
+    store = make(tmp_path, files=files)
+    store.open()
+    durability = store.durability
+    put(store, b"x")
+    segment = store.log.file.at(0)
+    assert segment is not None
+    segment.close()  # as one of more than eight that are not flushed
+    files.none_left = True
+    store.want_flush()
+    now_ms = store.clock.monotonic_ms()
+    for mono_ms in (now_ms, now_ms + 200, now_ms + 400):
+        jobs = store.upkeep.take_flush(mono_ms)
+        assert len(jobs) == 1
+        run_now(jobs, mono_ms)
+        assert (durability.flushed, durability.error, store.healthy) == (0, None, True)
+        assert durability.due_ms() == mono_ms + 200
+        assert store.upkeep.take_flush(mono_ms + 199) == []
+    assert caplog.text.count("cannot be opened") == 1
+    put(store, b"y")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        store.upkeep.close_clean()
+    files.none_left = False
+    run_now(store.upkeep.take_flush(now_ms + 600), now_ms + 600)
+    assert (durability.flushed, durability.error) == (store.end_position, None)
+    store.close()

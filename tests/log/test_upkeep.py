@@ -12,6 +12,7 @@ from store_parts import SMALL, make, put, work
 from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
 from penstock.errors import DiskFull, NoDescriptor, StoreError
+from penstock.log import status
 from penstock.log.checkpoint import CheckpointFile
 from penstock.log.subscriber import Subscriber
 from penstock.log.upkeep import Upkeep
@@ -246,3 +247,23 @@ def test_what_could_not_be_written_down_is_tried_again_and_told_once(
     if names == ("consumequeue",):  # the names that were not flushed are
         assert tmp_path / "consumequeue" / "T" in files.synced
     store.close(clean=False)
+
+
+def test_nothing_is_stored_where_the_folder_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Files without names take it all, and no start would find it again."""
+    store = make(tmp_path / "data")
+    store.open()
+    put(store, b"x")
+    work(store)
+    mono_ms = store.clock.monotonic_ms()
+    store.tick(0, mono_ms)
+    assert store.healthy
+    (tmp_path / "data").rename(tmp_path / "renamed")
+    put(store, b"y")
+    store.tick(0, mono_ms + 1_000)
+    assert (store.healthy, store.refusal, store.blocked(mono_ms)) == (False, status.NOT_WRITABLE, True)
+    assert "was removed, renamed or replaced" in caplog.text
+    assert "was removed, renamed or replaced" in str(store.durability.error)
+    store.tick(0, mono_ms + 2_000)
+    assert caplog.text.count("nothing is stored any more") == 1
+    store.close()

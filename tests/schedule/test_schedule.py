@@ -394,6 +394,51 @@ def test_a_file_that_was_given_up_and_opened_anew_is_counted_once(tmp_path: Path
     store.close()
 
 
+def test_what_is_delivered_while_a_file_cannot_be_opened_again_is_not_delivered_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    for number in range(3):
+        delay(store, b"%d" % number, 1)
+    work(store)
+    out = schedule.pop_due(clock.now_ms() + 1_000, 2)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise lmdb.Error("Too many open files")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(lmdb, "open", refuse)
+        schedule._file._env.close()  # as LMDB leaves it when a commit failed
+        with pytest.raises(StoreError):
+            schedule._file.take_up()
+        deliver(store, out[0])
+        schedule.put_back(out[1].id)
+        assert len(schedule) == 2
+    delay(store, b"more", 3)
+    work(store)
+    store.close()
+    store, schedule = opened(tmp_path, clock)
+    assert sorted(run_due(store, schedule, clock.now_ms() + 60_000)) == [b"1", b"2", b"more"]
+    store.close()
+
+
+def test_what_is_put_back_while_a_file_cannot_be_opened_again_is_handed_out_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    for body in (b"x", b"y"):
+        delay(store, body, 1)
+    work(store)
+    first, _ = schedule.pop_due(clock.now_ms() + 1_000, 2)
+    schedule._file.close()
+    schedule._file.given_up = True
+    schedule.put_back(first.id)
+    delay(store, b"more", 3)
+    work(store)
+    assert schedule.pop_due(clock.now_ms() + 1_000, 2) == [first]
+    store.close()
+
+
 def test_the_map_grows(tmp_path: Path) -> None:
     schedule = Schedule(tmp_path / "schedule", map_size=1 << 20)
     at = 0

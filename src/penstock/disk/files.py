@@ -225,6 +225,17 @@ class Files:
         except OSError as error:
             raise _failed(error, file) from error
 
+    def is_at(self, fd: int, path: Path) -> bool:
+        """Whether the open file is still what stands at this path: False when nothing does, or another file. True where the
+        system does not say.
+        """
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
     def sync_all(self, fd: int) -> bool:
         """Write out all that was written to the file system of this file, names included. Blocks without the interpreter lock.
         The disk's own cache is only flushed for certain by a `datasync` behind it. False where even that vouches for nothing:

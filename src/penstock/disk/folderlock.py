@@ -14,6 +14,7 @@ class FolderLock:
 
     def __init__(self, path: Path, files: Files, kind: str = "broker") -> None:
         self._files = files
+        self._path = path
         self._fd = files.open(path, create=True)
         if not files.lock(self._fd):
             text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
@@ -27,6 +28,10 @@ class FolderLock:
         except StoreError:
             self.release()
             raise
+
+    def is_there(self) -> bool:
+        """Whether the file is where it was: else the folder was removed or renamed, and another process may have its name."""
+        return self._files.is_at(self._fd, self._path)
 
     def release(self) -> None:
         if self._fd >= 0:

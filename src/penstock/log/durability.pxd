@@ -9,7 +9,8 @@ cdef class Durability:
     cdef public long long interval_ms, window_ms, flushed, summed, flushes
     cdef public bint wanted, with_sums
     cdef public object error
-    cdef long long _dirty_since, _sums_since
+    cdef long long _dirty_since, _sums_since, _retry_ms
+    cdef object _told
     cdef bint _running
 
     cpdef want(self)

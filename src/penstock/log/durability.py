@@ -2,7 +2,8 @@
 
 A flush starts at most `interval_ms` after the oldest unflushed byte, at once when somebody waits for it, and one at a
 time: whoever comes meanwhile is served by the next. The first error is final: the kernel has marked the pages clean,
-so no later success means anything.
+so no later success means anything. A want of descriptors is none: a file was not even opened, and all of it is flushed a
+moment later.
 
 Whoever waits, waits for the log alone. The sums of its records follow at their own interval, and at once for a record that
 could not be told from a torn one without (`CommitLog.unproven`). A checkpoint vouches for what has both.
@@ -10,18 +11,23 @@ could not be told from a torn one without (`CommitLog.unproven`). A checkpoint v
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import cython
 
-from penstock.disk.job import Job
+from penstock.disk.job import REST_MS, Job
 from penstock.disk.segments import Segment
+from penstock.errors import NoDescriptor
+from penstock.faults import Told
 from penstock.log.commitlog import CommitLog
 
 if cython.compiled:
     from cython.cimports.penstock import words
 else:
     from penstock import words
+
+log = logging.getLogger("penstock.log")
 
 AHEAD_MIN = 1 << 20
 _IN_HAND_SEGMENTS = 8  # the newest, which jobs may have in hand
@@ -46,6 +52,12 @@ class Durability:
         self._dirty_since = -1
         self._sums_since = -1
         self._running = False
+        self._retry_ms = 0  # a file could not be opened: no flush begins before this moment
+        self._told = Told()
+
+    def fail(self, error: BaseException) -> None:
+        """No flush means anything any more."""
+        self.error = error
 
     def want(self) -> None:
         """Somebody waits: flush at once."""
@@ -67,8 +79,8 @@ class Durability:
         if self._sums_since < 0 or self._running or self.error is not None:
             return words.FAR_MS
         if self._dirty_since < 0:
-            return self._sums_since + self.interval_ms
-        return 0 if self.wanted else self._dirty_since + self.interval_ms
+            return max(self._retry_ms, self._sums_since + self.interval_ms)
+        return self._retry_ms if self.wanted else max(self._retry_ms, self._dirty_since + self.interval_ms)
 
     def take(self, mono_ms: int) -> Job | None:
         """The flush that is due now."""
@@ -104,10 +116,15 @@ class Durability:
 
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False
+            if isinstance(error, NoDescriptor):
+                self._wait_for_descriptors(error, now_ms)
+                return
             self.flushes += 1
             if error is not None:
-                self.error = error
+                self.fail(error)
+            if self.error is not None:
                 return
+            self._told.over()
             self.flushed = target
             self._dirty_since = mono_ms if self.log.end > target else -1
             if sums:
@@ -120,6 +137,12 @@ class Durability:
                     sidecar.close()
 
         return Job("flush", run, finish)
+
+    def _wait_for_descriptors(self, error: NoDescriptor, now_ms: int) -> None:
+        self.wanted = True
+        self._retry_ms = now_ms + REST_MS
+        if self._told.is_news("", now_ms):
+            log.error("the flush of the log waits, and who waits for it, for a file cannot be opened error=%s", error)
 
 
 class Preparer:

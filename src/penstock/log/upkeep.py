@@ -109,6 +109,8 @@ class Upkeep:
         run_now([flush], mono_ms)
         if store.durability.error is not None:
             raise StoreError(f"the last flush failed: {store.durability.error}")
+        if store.durability.flushed < store.log.end:
+            raise StoreError("a file of the log cannot be opened to be flushed")
         if store.underived >= 0:  # the next start derives the rest: it looks as after a kill
             return
         for subscriber in store.subscribers:
@@ -170,10 +172,19 @@ class Upkeep:
         """Look at the disk and at what is due; returns the monotonic time of the next look."""
         store = self.store
         assert self.retention is not None
+        if store.healthy and self.lock is not None and not self.lock.is_there():
+            self._fail_without_folder()
         self.retention.tick(now_ms, mono_ms)
         self.note_damage()
         store.durability.look(mono_ms)
         return max(mono_ms, min(mono_ms + 1000, store.durability.due_ms()))
+
+    def _fail_without_folder(self) -> None:
+        """What is written now goes into files without names: nobody would ever find it."""
+        error = StoreError(f"the data folder {self.folder} was removed, renamed or replaced, or its file lock was")
+        log.error("nothing is stored any more, until a restart error=%s", error)
+        self.store.durability.fail(error)
+        self.store.fail(error)
 
     def _guarded(self, flush: Job) -> Job:
         state = self.state() if self.store.durability.with_sums else None  # of the position being flushed
@@ -185,7 +196,7 @@ class Upkeep:
                     self._flushed_state = state
                 if self.store.durability.wanted:  # who came meanwhile is not kept waiting for the next millisecond
                     self.store.want_flush()
-            else:
+            elif self.store.durability.error is not None:
                 self.store.fail(error)
 
         return Job(flush.kind, flush.run, finish)

@@ -81,6 +81,7 @@ class ScheduleFile:
         self.folder = folder
         self.position = UNKNOWN
         self.count = 0  # of entries when it was opened
+        self.given_up = False  # LMDB gave it up, and it could not be opened again yet
         self._map_size = map_size
         self._rescued: list[Entry] | None = None  # of a damaged file, as long as no other could be made in its place
         self._env: Any = None  # lmdb has no types
@@ -122,6 +123,7 @@ class ScheduleFile:
                 self.close()
                 raise StoreError(f"schedule: {again}") from error
         found, self._rescued = self._rescued or [], None
+        self.given_up = False
         return found
 
     def _is_empty(self) -> bool:
@@ -218,6 +220,7 @@ class ScheduleFile:
         try:
             self._open_environment()
         except (lmdb.Error, ValueError, OSError) as error:
+            self.given_up = True
             raise StoreError(f"schedule: {error}") from error
         self.position = position
 

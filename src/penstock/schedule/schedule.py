@@ -147,7 +147,7 @@ class Schedule:
 
     def done(self, prepared: int, physical: int) -> None:
         """The record at physical delivers (or cancels) the message with this id."""
-        if prepared not in self._fresh and self._due_of(prepared) is None:
+        if prepared not in self._fresh and self._due_of(prepared) is None and not self._file.given_up:
             return
         self._operations.append((physical, prepared, 0, None))
         if prepared not in self._gone:
@@ -295,6 +295,8 @@ class Schedule:
             due_ms = self._due_of(id_)
             if due_ms is not None:
                 self._again(due_ms, id_)
+            elif self._file.given_up:
+                self._after = b""  # it is looked for among all of them when the file is open again
 
     def _again(self, due_ms: int, id_: int) -> None:
         if id_ in self._fresh:

@@ -126,3 +126,20 @@ def test_what_another_run_is_writing_is_not_left_half_written(tmp_path: Path) ->
     with manifest.written(tmp_path, "t.x", tmp_path / "x.parquet"):
         assert manifest.unfinished(tmp_path, "t") == []
         assert len(manifest.unfinished(tmp_path, "t.x")) == 1
+
+
+def test_what_holds_a_file_is_durable_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut takes a folder whose name is not flushed, with all that is in it."""
+    flushed: list[Path] = []
+    monkeypatch.setattr(manifest, "flush_folder", flushed.append)
+    folder = tmp_path / "deep" / "archive"
+    path = manifest.file_of(folder, Range(Q0, 0, 10))
+    with manifest.written(folder, "t", path) as file:
+        file.write(b"x")
+    assert path.read_bytes() == b"x"
+    named = [place for place in path.parents if place.is_relative_to(tmp_path)]  # each in the one behind it
+    assert set(named) <= set(flushed)
+    flushed.clear()
+    with manifest.written(folder, "t", manifest.file_of(folder, Range(Q0, 10, 12))) as file:
+        file.write(b"y")
+    assert flushed == [path.parent]

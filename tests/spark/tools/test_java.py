@@ -51,6 +51,29 @@ def test_the_packaged_one_is_put_behind_a_shim(tmp_path: Path, monkeypatch: pyte
     assert java.find(tmp_path / "cache") == found
 
 
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_home_folder_that_takes_nothing_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: bool
+) -> None:
+    """A container may run as a user without one."""
+
+    def no_home() -> Path:
+        if missing:
+            raise RuntimeError("Could not determine home directory.")
+        return tmp_path / "file"
+
+    (tmp_path / "file").touch()
+    home = fake(tmp_path / "home", "21.0.8")
+    monkeypatch.setattr(java, "_packaged", lambda: home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(java.Path, "home", no_home)
+    found = java.find()
+    assert java.major_version(found.home / "bin" / "java") == 21
+    assert (found.home / "bin" / "java").stat().st_mode & 0o777 == 0o755
+    assert found.home.parent.stat().st_mode & 0o777 == 0o700  # nobody else puts a program there
+    assert java.find() == found
+
+
 def test_none_is_an_error_that_says_what_to_install() -> None:
     with pytest.raises(ConfigError) as error:
         java.find()

@@ -282,7 +282,7 @@ class GroupFlush:
         number, position = self._log
         store = self._store
         if not store.healthy:
-            self.fail(StoreError("the flush of the log failed"))
+            self.fail(store.durability.error or StoreError("the flush of the log failed"))
             return
         if store.flushed_position < position:  # sessions wait for the number alone: nobody need be in `waiting`
             store.want_flush()

@@ -230,7 +230,6 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
     path = manifest.file_of(folder, r)
     if not path.exists():
         arrow = schema.arrow_of(options.columns)
-        path.parent.mkdir(parents=True, exist_ok=True)
         encoded = [name for name in arrow.names if name in _FEW_VALUES]
         held: list[pa.RecordBatch] = []
         with (

