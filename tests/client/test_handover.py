@@ -5,10 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from penstock import Message, Producer, PullConsumer
+from penstock.client.aio.producer import report
 from penstock.client.handover import Sending
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
@@ -42,6 +44,33 @@ def test_a_receipt_that_a_thread_waits_for() -> None:
     threading.Timer(0.05, sending.set_result, (RECEIPT,)).start()
     assert sending.result(60) is RECEIPT
     assert told == [sending]
+
+
+def test_a_callback_needs_no_means_of_waiting() -> None:
+    sending = Sending()
+    told: list[object] = []
+    sending.add_done_callback(partial(report, told.append))
+    sending.add_done_callback(told.append)
+    assert not told
+    sending.set_result(RECEIPT)
+    assert told == [RECEIPT, sending]
+    assert sending._own is None
+
+
+def test_callbacks_that_came_before_somebody_waits_are_called_once() -> None:
+    for end in (lambda one: one.set_result(RECEIPT), lambda one: one.set_exception(TimedOut("late")), Sending.cancel):
+        sending = Sending()
+        told: list[object] = []
+        sending.add_done_callback(told.append)
+        assert sending.running() is False  # asks for the condition, as every other part of the usual future does
+        sending.add_done_callback(told.append)
+        end(sending)
+        assert told == [sending, sending]
+    broken = Sending()
+    broken.add_done_callback(lambda one: 1 / 0)  # it is logged, and the next one is called
+    broken.add_done_callback(told.append)
+    broken.set_result(RECEIPT)
+    assert told[-1] is broken
 
 
 def test_an_error_and_a_send_given_up() -> None:

@@ -41,7 +41,8 @@ class Quick:
         with _looking:
             if self._own is None:
                 self._waiters = []
-                self._done_callbacks = []
+                if self._done_callbacks is None:
+                    self._done_callbacks = []
                 self._own = threading.Condition()
             return self._own
 
@@ -53,14 +54,33 @@ class Quick:
         """Whether it was given up."""
         return self._state in _CANCELLED
 
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[SendReceipt]], object]) -> None:
+        """Call `fn` with the future when there is a receipt or an error; at once when there is one."""
+        with _looking:
+            if self._own is None and self._state == _PENDING:
+                if self._done_callbacks is None:
+                    self._done_callbacks = []
+                self._done_callbacks.append(fn)
+                return
+        _Future.add_done_callback(self, fn)  # type: ignore[arg-type]
+
     def set_result(self, receipt: SendReceipt) -> None:
         """The loop has it. InvalidStateError when the send was cancelled."""
         with _looking:
-            if self._own is None and self._state == _PENDING:
+            quick = self._own is None and self._state == _PENDING
+            if quick:
                 self._result = receipt
                 self._state = _FINISHED
-                return
-        _Future.set_result(self, receipt)  # type: ignore[arg-type]
+        if not quick:
+            _Future.set_result(self, receipt)  # type: ignore[arg-type]
+        elif self._done_callbacks is not None:
+            _Future._invoke_callbacks(self)  # type: ignore[attr-defined]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error, None when there is a receipt; waits as `result` does."""
+        if self._state == _FINISHED and self._result is not None:
+            return None
+        return _Future.exception(self, timeout)  # type: ignore[arg-type]
 
     def result(self, timeout: float | None = None) -> SendReceipt:
         """The receipt, or the error is raised; TimeoutError when it is not there within `timeout` seconds."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 
 import msgspec
 import pytest
@@ -65,6 +67,39 @@ async def test_a_message_in_order_waits_until_the_iteration_has_settled_it() -> 
     await delivery.ack()
     await asyncio.wait_for(waiting, 10)
     assert hand.outcomes == [None]
+    dispatcher.listeners.close()
+
+
+async def test_a_run_in_order_ends_where_one_fails_is_gone_or_it_is_late() -> None:
+    heard: list[tuple[bytes, int]] = []
+    hand = Hand()
+
+    def listener(message: ReceivedMessage) -> None:
+        heard.append((message.body, threading.get_ident()))
+        if message.body == b"m3":
+            raise Retry
+        if message.body == b"m5":
+            hand.gone = True
+
+    dispatcher = Dispatcher(Listeners("G", listener, threads=1, timeout_s=20))
+    done, outcome = await dispatcher.run_in_order(hand, [message(number) for number in (1, 2, 3, 4)], math.inf)
+    assert (done, type(outcome)) == (2, Retry)
+    assert hand.outcomes == [None, None]  # the loop knew of them before it knew of the end
+    assert await dispatcher.run_in_order(hand, [message(4)], time.monotonic()) == (0, None)
+    assert await dispatcher.run_in_order(hand, [message(4), message(5), message(6)], math.inf) == (2, None)
+    assert await dispatcher.run_in_order(hand, [message(6)], math.inf) == (0, None)
+    hand.gone = False
+    dispatcher.stop()
+    assert await dispatcher.run_in_order(hand, [message(6)], math.inf) == (0, None)
+    assert [body for body, _ in heard] == [b"m1", b"m2", b"m3", b"m4", b"m5"]
+    assert len({thread for _, thread in heard} | {threading.get_ident()}) == 2
+    dispatcher.listeners.close()
+
+
+async def test_a_long_run_in_order_lets_other_queues_have_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.client.aio.dispatch.RUN_S", 0.0)
+    dispatcher = Dispatcher(Listeners("G", lambda message: None, threads=1, timeout_s=20))
+    assert await dispatcher.run_in_order(Hand(), [message(1), message(2)], math.inf) == (1, None)
     dispatcher.listeners.close()
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from client.aio.test_producer import read_all
 from penstock.aio import Producer
+from penstock.client.aio import lanes
 from penstock.client.aio.cluster import Cluster as ClientCluster
 from penstock.client.aio.lanes import Lanes
 from penstock.client.results import SendReceipt, SendStatus
@@ -141,6 +144,35 @@ async def test_flush_and_close_wait_for_what_was_begun(registry: str, fresh: Fre
         await producer.send_nowait(Message(topic, b""))
     with pytest.raises(Closed):
         await producer.send(Message(topic, b""))
+
+
+async def test_a_flush_looks_at_each_send_that_goes_alone_some_times_only(registry: str, fresh: Fresh) -> None:
+    topic, lines = fresh("alone"), 0
+    traced = lanes.__file__
+
+    def count(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        nonlocal lines
+        if frame.f_code.co_filename != traced:
+            return None
+        lines += 1
+        return count
+
+    async def flushed(producer: Producer, sends: int) -> int:
+        nonlocal lines
+        lines, before = 0, sys.gettrace()
+        sys.settrace(count)
+        try:
+            begun = [producer.send_nowait(Message(topic, b"", delay_level=18)) for _ in range(sends)]
+            await producer.flush()
+        finally:
+            sys.settrace(before)
+        assert all(one.done() for one in begun)
+        return lines
+
+    async with Producer(registry) as producer:
+        await producer.send(Message(topic, b""))
+        few, many = await flushed(producer, 100), await flushed(producer, 400)
+    assert 0 < many < 6 * few
 
 
 async def test_the_time_of_a_flush_is_a_number(registry: str, fresh: Fresh) -> None:

@@ -14,18 +14,20 @@ import pytest
 from client.scripted import QUEUE, Scripted, message, scripted, settings
 from penstock.client.aio.assigned import Assigned
 from penstock.client.aio.dispatch import Dispatcher
-from penstock.client.aio.listening import Listeners
+from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.logconsumer import LogConsumer
-from penstock.client.results import Retry
+from penstock.client.results import Reject, Retry
 from penstock.client.subscriptions import Subscription
+from penstock.message import ReceivedMessage
+from penstock.threads import Threads
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 from polling import until
 
 
 @asynccontextmanager
-async def consumer(**more: Any) -> AsyncIterator[tuple[Scripted, LogConsumer]]:
-    listeners = Listeners("G", None, threads=1, timeout_s=20)
+async def consumer(listener: Listener | None = None, **more: Any) -> AsyncIterator[tuple[Scripted, LogConsumer]]:
+    listeners = Listeners("G", listener, threads=1, timeout_s=20)
     async with scripted() as script:
         script.replies[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(ResponseCode.QUERY_NOT_FOUND)
         for code, offset in (
@@ -163,3 +165,40 @@ async def test_closing_commits_and_unlocks() -> None:
         await logs.close()
         assert script.codes() == [RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.UNLOCK_BATCH_MQ]
         assert logs.assigned == {}
+
+
+async def test_a_plain_listener_works_on_many_messages_of_a_queue_in_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One crossing into a thread and back for each message costs forty times its work."""
+    heard: list[int] = []
+    handed_over = 0
+    real = Threads.submit
+
+    def submit(threads: Threads, *args: Any, **named: Any) -> Any:
+        nonlocal handed_over
+        handed_over += 1
+        return real(threads, *args, **named)
+
+    def listener(message: ReceivedMessage) -> None:
+        heard.append(message.queue_offset)
+        if message.queue_offset in (7, 8) and heard.count(message.queue_offset) < 3:
+            raise Retry(0)
+        if message.queue_offset == 150:
+            raise Reject("bad")
+
+    async with consumer(listener, orderly=True) as (script, logs):
+        script.replies[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
+            ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": command.ext["queueOffset"]}
+        )
+        monkeypatch.setattr(Threads, "submit", submit)
+        monkeypatch.setattr("penstock.client.aio.dispatch.RUN_S", 60.0)
+        assigned = logs.assigned[QUEUE] = Assigned(QUEUE, Subscription("T"), 0)
+        logs._hand_out(assigned, [message(offset) for offset in range(300)], 300)
+        assigned.work_by(asyncio.create_task(logs._work_in_order(assigned)))
+        await until(lambda: assigned.window.committed == 300)
+        assert heard == [*range(7), 7, 7, 7, 8, 8, 8, *range(9, 300)]
+        assert RequestCode.CONSUMER_SEND_MSG_BACK in script.codes()
+        assert handed_over < 150
+        logs.stop()
+        await logs.close()

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +223,51 @@ async def test_others_have_the_loop_while_much_is_counted(path: str, tmp_path: A
         task.cancel()
         assert told.body.count(b"t299") >= 1
         assert turns >= 300 / 20
+
+
+class Publishing:
+    """A connection that has published to one topic; it counts how often it is described."""
+
+    def __init__(self, topic: bytes) -> None:
+        self.publisher = self
+        self.described = 0
+        self._topic = topic
+
+    def any_to(self, topic: bytes) -> bool:
+        return topic == self._topic
+
+    def describe(self, now_s: int) -> dict[str, object]:
+        self.described += 1
+        return {"pub_counts": [{"topic": self._topic.decode(), "count": 1}]}
+
+
+async def test_of_many_producers_those_of_the_topic_are_described_and_others_have_the_loop(tmp_path: Path) -> None:
+    async with penstock.Broker(tmp_path, nsq_port=-1, lookup_port=-1, lookup_http_port=-1, level="memory") as server:
+        assert server.broker is not None
+        queueing, turns = server.broker.queueing, 0
+        queueing.topic(b"mine")
+        others = [Publishing(b"another") for _ in range(1_000)]
+        own = Publishing(b"mine")
+        queueing.producers.update(others)
+        queueing.producers.add(own)
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        site = NsqHttp(server.broker)
+        told = json.loads((await asgi(site, "GET", "/stats?format=json&topic=mine")).body)
+        assert told["producers"] == [{"pub_counts": [{"topic": "mine", "count": 1}]}]
+        assert (own.described, sum(one.described for one in others)) == (1, 0)
+        turns = 0
+        await asgi(site, "GET", "/stats?format=json")
+        task.cancel()
+        queueing.producers.clear()
+        assert sum(one.described for one in others) == 1_000
+        assert turns >= 1_000 / 200
 
 
 def test_metrics_of_log_topics_and_of_other_protocols() -> None:

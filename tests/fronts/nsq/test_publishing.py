@@ -20,6 +20,7 @@ def test_messages_are_counted_by_topic(tmp_path: Path) -> None:
     assert side.say(session, mpub(b"t", b"a", b"b")) == [b"OK"]
     session.publisher.settle_counts()
     assert session.publisher.counts == {b"t": 5, b"u": 1}
+    assert [session.publisher.any_to(topic) for topic in (b"t", b"u", b"v")] == [True, True, False]
     assert (side.queueing.topic(b"t").message_count, side.queueing.topic(b"u").message_count) == (5, 1)
     side.close()
 

@@ -59,8 +59,19 @@ log = logging.getLogger("penstock.queueing")
 TICK_AT_LEAST_MS = 60_000
 
 
+class Published(Protocol):
+    """What a connection has published."""
+
+    def any_to(self, topic: bytes) -> bool:
+        """Whether something to this topic."""
+
+
 class Producer(Protocol):
     """A connection that has published."""
+
+    @property
+    def publisher(self) -> Published:
+        """What it has published."""
 
     def describe(self, now_s: int) -> dict[str, object]:
         """The connection in statistics."""

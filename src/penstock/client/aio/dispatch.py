@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 from penstock.client.aio.delivery import Delivery, Hand, Handed, finish
@@ -15,6 +17,7 @@ from penstock.message import ReceivedMessage
 log = logging.getLogger("penstock.client")
 
 RAMP_S = 0.001  # when messages wait for longer, more threads work
+RUN_S = 0.01  # in one thread with messages of one queue in order: then other queues may have it
 
 
 class Acknowledged:
@@ -157,6 +160,28 @@ class Dispatcher:
             log.error("a thread of the listeners failed", exc_info=error)
         if self._row and not self._at_work:  # it came when the thread had just found nothing
             self._work_in_thread()
+
+    async def run_in_order(
+        self, hand: Hand, messages: Sequence[ReceivedMessage], until_s: float
+    ) -> tuple[int, Outcome]:
+        """Have a plain function work on messages of one topic, one after the other in one thread: how many of them are done,
+        and what it made of the one behind these, where it failed. None is begun after `until_s` of the monotonic clock.
+        """
+        self.acknowledged.begin(asyncio.get_running_loop())
+        row = self._hold(Handed, [hand] * len(messages), list(messages))
+        return await self.listeners.run(partial(self._run_in_order, row, until_s))
+
+    def _run_in_order(self, row: list[Handed], until_s: float) -> tuple[int, Outcome]:
+        began_s = time.monotonic()
+        for number, handed in enumerate(row):
+            now_s = time.monotonic()
+            if self._stopped or handed.gone or now_s >= until_s or (number and now_s - began_s >= RUN_S):
+                return number, None
+            outcome = self.listeners.call_here(handed.message)
+            if outcome is not None:
+                return number, outcome
+            handed.acknowledge()
+        return len(row), None
 
     async def in_order(self, hand: Hand, message: ReceivedMessage) -> None:
         """Give a message to the iteration and wait until it is settled there."""

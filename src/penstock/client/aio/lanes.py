@@ -64,7 +64,7 @@ class Lanes:
         self._full: dict[Lane, asyncio.Event] = {}  # lanes that linger, until there is enough, or somebody flushes
         self._tasks: set[asyncio.Task[None]] = set()
         self._room: deque[asyncio.Future[None]] = deque()
-        self._flushing: list[tuple[Lane, int, asyncio.Future[None]]] = []
+        self._flushing: dict[Lane, deque[tuple[int, asyncio.Future[None]]]] = {}  # until so many of a lane are settled
         self._open = True
         self.under_way = 0  # bytes of sends in rows and under way
         self._freed: Callable[[], None] = _nothing
@@ -297,15 +297,19 @@ class Lanes:
             room = self._room.popleft()
             if not room.done():
                 room.set_result(None)
-        if self._flushing:
-            left = []
-            for at, number, waiter in self._flushing:
-                if at.settled < number:
-                    left.append((at, number, waiter))
-                elif not waiter.done():
-                    waiter.set_result(None)
-            self._flushing = left
+        if lane in self._flushing:
+            self._tell_flushing(lane)
         self._freed()
+
+    def _tell_flushing(self, lane: Lane) -> None:
+        """Let those go on who wait for what the lane has settled by now; who came first waits for the fewest."""
+        waiting = self._flushing[lane]
+        while waiting and waiting[0][0] <= lane.settled:
+            _, waiter = waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        if not waiting:
+            del self._flushing[lane]
 
     # -- the end
 
@@ -318,7 +322,7 @@ class Lanes:
         for lane in (*self._lanes.values(), *self._alone):
             if lane.settled < lane.accepted:
                 waiter = loop.create_future()
-                self._flushing.append((lane, lane.accepted, waiter))
+                self._flushing.setdefault(lane, deque()).append((lane.accepted, waiter))
                 waiters.append(waiter)
                 if lane in self._full:
                     self._full[lane].set()
@@ -333,7 +337,7 @@ class Lanes:
 
     def _is_flushed(self, lane: Lane) -> bool:
         """Whether somebody waits for all that the lane has."""
-        return any(at is lane for at, _, _ in self._flushing)
+        return lane in self._flushing
 
     async def close(self) -> None:
         """What still waits fails with Closed."""

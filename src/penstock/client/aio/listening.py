@@ -8,7 +8,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from penstock.client.results import Outcome, Reject, Retry
 from penstock.client.tracecontext import context_of, used
@@ -17,6 +17,7 @@ from penstock.threads import Threads
 
 log = logging.getLogger("penstock.client")
 
+T = TypeVar("T")
 Listener = Callable[[ReceivedMessage], object] | Callable[[ReceivedMessage], Awaitable[object]]
 
 
@@ -107,7 +108,7 @@ class Listeners:
         listener = self.by_topic.get(topic, self._default)
         return not (inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__))
 
-    def run(self, work: Callable[[], None]) -> asyncio.Future[None]:
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do work in one of the threads of the listeners."""
         return asyncio.get_running_loop().run_in_executor(self._threads, work)
 

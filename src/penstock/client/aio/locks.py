@@ -77,3 +77,7 @@ class MemberLocks:
                 assigned.locked_now()
                 return
             await asyncio.sleep(AGAIN_S)
+
+    def surely_until_s(self, assigned: Assigned) -> float:
+        """Until when, by the loop's clock, the queue is surely ours."""
+        return assigned.locked_s + LIFE_S

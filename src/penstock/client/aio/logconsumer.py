@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Iterable
+from itertools import islice, takewhile
+from math import inf
 
 import msgspec
 
@@ -41,6 +44,7 @@ COMMIT_FILE_S = 0.5
 COMMIT_AGAIN_S = 5.0
 GIVE_BACK_WAIT_S = 5.0
 ORDERLY_WAIT_S = 1.0
+RUN_COUNT_MAX = 100  # messages that go to a thread together, where order is kept
 CLOSE_S = 5.0  # how long listeners may take when their queue is given up
 
 
@@ -263,33 +267,53 @@ class LogConsumer:
             self._dispatcher.offer(hands, messages)
 
     async def _work_in_order(self, assigned: Assigned) -> None:
+        row: deque[ReceivedMessage] = deque()
         while not assigned.dropped:
-            message = await assigned.inbox.get()
+            if not row:
+                row.append(await assigned.inbox.get())
+            while not assigned.inbox.empty():
+                row.append(assigned.inbox.get_nowait())
             assigned.idle.clear()
             try:
-                await self._settle_in_order(assigned, message)
+                await self._settle_in_order(assigned, row)
             finally:
                 assigned.idle.set()
 
-    async def _settle_in_order(self, assigned: Assigned, message: ReceivedMessage) -> None:
-        """Have one message worked on, again and again in place, until it is settled."""
+    async def _settle_in_order(self, assigned: Assigned, row: deque[ReceivedMessage]) -> None:
+        """Have the row's first messages worked on; one that fails is tried again and again in place, until it is settled."""
         listeners = self._dispatcher.listeners
-        while not assigned.dropped:
+        while row and not assigned.dropped:
             if self._locks is not None:
                 await self._locks.wait(assigned)
-            if not listeners.take(message.topic):
-                await self._dispatcher.in_order(Pulled(self, assigned), message)
+            if not listeners.take(row[0].topic):
+                await self._dispatcher.in_order(Pulled(self, assigned), row.popleft())
                 return
             listeners.begin_work()
             try:
-                outcome = await listeners.call(message)
+                if listeners.runs_in_thread(row[0].topic):
+                    outcome = await self._run_in_order(assigned, row)
+                    if outcome is None:
+                        return
+                else:
+                    outcome = await listeners.call(row[0])
+                message = row.popleft()
                 if not isinstance(outcome, Retry) or message.attempts >= self._settings.attempts_max:
                     await self.settle(assigned, message, Reject("attempts") if isinstance(outcome, Retry) else outcome)
                     return
             finally:
                 listeners.end_work()
-            message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            row.appendleft(msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1))
             await asyncio.sleep(ORDERLY_WAIT_S if outcome.delay is None else outcome.delay)
+
+    async def _run_in_order(self, assigned: Assigned, row: deque[ReceivedMessage]) -> Outcome:
+        """In a thread: those of the row's first messages that are done leave it; what became of the next, if it failed."""
+        topic = row[0].topic
+        run = list(takewhile(lambda message: message.topic == topic, islice(row, RUN_COUNT_MAX)))
+        until_s = inf if self._locks is None else self._locks.surely_until_s(assigned)
+        done, outcome = await self._dispatcher.run_in_order(Pulled(self, assigned), run, until_s)
+        for _ in range(done):
+            row.popleft()
+        return outcome
 
     async def settle(self, assigned: Assigned, message: ReceivedMessage, outcome: Outcome) -> None:
         """A message is done or goes back to the broker, and only then its offset may move on."""

@@ -177,9 +177,9 @@ class NsqHttp(Place):
         stats = await self._collect(
             figures.topic_stats(topics, query.get("channel", "").encode(), self.quantiles, clients, now_ms)
         )
-        producers = [one.describe(now_ms // 1000) for one in list(queueing.producers)] if clients else []
-        if wanted:
-            producers = list(_publishers(producers, wanted.decode()))
+        of_topic = [one for one in queueing.producers if not wanted or one.publisher.any_to(wanted)] if clients else []
+        described = (one.describe(now_ms // 1000) for one in of_topic)
+        producers = await self._collect(_publishers(described, wanted.decode()) if wanted else described, LINES_A_PIECE)
         _, health = self._health()
         if query.get("format") != "json":
             lines = figures.stats_lines(stats, producers, mem, health, self.broker.started_ms, now_ms)

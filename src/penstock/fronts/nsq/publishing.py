@@ -7,10 +7,12 @@ one look-up is enough for who publishes to many in turn.
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+from typing import cast
+
 import cython
 
 from penstock.broker.nsq.names import printable, valid_nsq_name
-from penstock.broker.nsq.queueing import Queueing
+from penstock.broker.nsq.queueing import Producer, Queueing
 from penstock.errors import Refused, StoreError
 from penstock.fronts.nsq.connection import Failed
 
@@ -127,7 +129,7 @@ class Publisher:
         seat = self._seat_of(name)
         seat.name_topic(topic)
         self.topic, self.seat = topic, seat
-        self.queueing.producers.add(asker)
+        self.queueing.producers.add(cast("Producer", asker))  # a session, which has this publisher
         return 0
 
     def forget(self) -> None:
@@ -139,6 +141,11 @@ class Publisher:
     def settle_counts(self) -> None:
         """Bring `counts` up to date."""
         self.counts = {name: seat.count for name, seat in self._seats.items() if seat.count}
+
+    def any_to(self, topic: bytes) -> bool:
+        """Whether something was published to this topic."""
+        seat = self._seats.get(topic)
+        return seat is not None and seat.count > 0
 
     def count_one(self, name: bytes) -> None:
         """A message was published in another way."""

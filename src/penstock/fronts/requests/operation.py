@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.clients import Peer
+from penstock.broker.nsq.queueing import Producer
+from penstock.delivery.channel import Consumer
 from penstock.errors import ConfigError, Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
@@ -45,12 +47,11 @@ class Operation(Calls):
         }  # fmt: skip
         for peer in peers.values():
             peer.disconnect()
-        found = [
-            one for topic in broker.queueing.all() for channel in topic.channels.values() for one in channel.consumers
-        ]
-        nsq = [
-            one for one in (*found, *broker.queueing.producers) if one.describe(now_s).get("remote_address") == address
-        ]
+        found: list[Consumer | Producer] = list(broker.queueing.producers)
+        for topic in broker.queueing.all():
+            for channel in topic.channels.values():
+                found += channel.consumers
+        nsq = [one for one in found if one.describe(now_s).get("remote_address") == address]
         for one in nsq:
             one.disconnect()
         return request.reply(body=fastjson.dumps({"count": len(peers) + len(nsq)}))
