@@ -38,6 +38,7 @@ log = logging.getLogger("penstock.log")
 
 RESERVE_MAX = 4_000_000
 RETRY_MS = 1_000
+LOCK_EVERY_MS = 1_000
 
 
 class FlushFailed(StoreError):
@@ -72,6 +73,7 @@ class Upkeep:
         self._checkpoint_ms = 0
         self._flushed_state: Checkpoint | None = None
         self._mark_ms = 0
+        self._lock_ms = 0  # when to look whether the folder is there
         self._marked_end = 0
         self._retry_ms: dict[str, int] = {}
         self._told = Told()  # of what is tried again
@@ -172,8 +174,10 @@ class Upkeep:
         """Look at the disk and at what is due; returns the monotonic time of the next look."""
         store = self.store
         assert self.retention is not None
-        if store.healthy and self.lock is not None and not self.lock.is_there():
-            self._fail_without_folder()
+        if mono_ms >= self._lock_ms and store.healthy and self.lock is not None:
+            self._lock_ms = mono_ms + LOCK_EVERY_MS
+            if not self.lock.is_there():
+                self._fail_without_folder()
         self.retention.tick(now_ms, mono_ms)
         self.note_damage()
         store.durability.look(mono_ms)
