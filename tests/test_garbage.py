@@ -59,9 +59,9 @@ def test_one_that_rests_collects_what_is_worth_it(collector: Collector) -> None:
     assert not collector.look(0.0, 0.0)
     assert not collector.look(1.0, 0.0)
     kept = grow(FEW * 5 // 4)
-    assert collector.look(2.0, 0.01)
+    assert collector.look(2.0, 0.001)
     assert knot() is None
-    assert not collector.look(1_000.0, 0.01)
+    assert not collector.look(1_000.0, 0.001)
     assert kept
 
 

@@ -16,7 +16,7 @@ import time
 
 LOOK_S = 1.0
 NEVER = 0x7FFF_FFFF  # times that the middle generation is collected before Python collects the last one by itself
-RESTING = 0.02  # of a core: a process that used less since the last look rests
+RESTING = 0.005  # of a core: a process that used less since the last look rests
 FEW = 70_000  # objects more than behind the last collection: fewer are not worth it
 MANY = 300_000  # so many are looked at even if the process does not rest: some 50 MB
 SHARE = 1 / 300  # of the time may go into that
