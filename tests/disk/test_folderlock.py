@@ -36,3 +36,20 @@ def test_whoever_holds_a_folder_notices_that_it_is_gone(tmp_path: Path) -> None:
     moved.rename(folder)
     assert lock.is_there()
     lock.release()
+
+
+def test_a_file_system_that_gives_new_numbers_is_no_removed_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Files, "is_at", lambda self, fd, path: False)
+    lock = FolderLock(tmp_path / "lock", Files())
+    assert lock.is_there()
+    kept = (tmp_path / "lock").rename(tmp_path / "kept")
+    assert not lock.is_there()
+    (tmp_path / "lock").write_bytes(kept.read_bytes())
+    assert not lock.is_there()  # nobody has that one
+    other = FolderLock(tmp_path / "lock", Files())
+    (tmp_path / "lock").write_text("lock held by pid 1")
+    assert not lock.is_there()
+    other.release()
+    lock.release()

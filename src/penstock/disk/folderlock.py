@@ -15,6 +15,7 @@ class FolderLock:
     def __init__(self, path: Path, files: Files, kind: str = "broker") -> None:
         self._files = files
         self._path = path
+        self._text = f"lock held by pid {os.getpid()}".ljust(40).encode()
         self._fd = files.open(path, create=True)
         if not files.lock(self._fd):
             text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
@@ -24,14 +25,29 @@ class FolderLock:
                 "Stop that one first, or name another folder with --data.",
             )
         try:
-            files.write(self._fd, 0, f"lock held by pid {os.getpid()}".ljust(40).encode())
+            files.write(self._fd, 0, self._text)
         except StoreError:
             self.release()
             raise
 
     def is_there(self) -> bool:
         """Whether the file is where it was: else the folder was removed or renamed, and another process may have its name."""
-        return self._files.is_at(self._fd, self._path)
+        return self._files.is_at(self._fd, self._path) or self._is_ours()
+
+    def _is_ours(self) -> bool:
+        """Whether the file that is there is the one in hand though it has another number, as on a network's file system that
+        gives them anew: it has our text, and nobody can lock it a second time. True where nothing tells.
+        """
+        try:
+            if not self._path.exists():
+                return False
+            fd = self._files.open(self._path)
+            try:
+                return self._files.read(fd, 0, len(self._text)) == self._text and not self._files.lock(fd)
+            finally:
+                self._files.close(fd)
+        except (OSError, StoreError):
+            return True
 
     def release(self) -> None:
         if self._fd >= 0:
