@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -204,25 +205,34 @@ def test_metrics(broker: Broker) -> None:
         )
 
 
+@contextmanager
+def turns_of_others() -> Iterator[Callable[[], int]]:
+    """How many turns of the loop others have had so far."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    try:
+        yield lambda: turns
+    finally:
+        task.cancel()
+
+
 @pytest.mark.parametrize("path", ["/stats", "/stats?format=json", "/metrics"])
 async def test_others_have_the_loop_while_much_is_counted(path: str, tmp_path: Any) -> None:
     async with penstock.Broker(tmp_path, nsq_port=-1, lookup_port=-1, lookup_http_port=-1, level="memory") as server:
         assert server.broker is not None
         for number in range(300):
             server.broker.queueing.topic(b"t%d" % number).channel(b"c")
-        turns = 0
-
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(other())
-        told = await asgi(NsqHttp(server.broker), "GET", path)
-        task.cancel()
+        with turns_of_others() as turns:
+            told = await asgi(NsqHttp(server.broker), "GET", path)
         assert told.body.count(b"t299") >= 1
-        assert turns >= 300 / 20
+        assert turns() >= 300 / 20
 
 
 class Publishing:
@@ -244,30 +254,22 @@ class Publishing:
 async def test_of_many_producers_those_of_the_topic_are_described_and_others_have_the_loop(tmp_path: Path) -> None:
     async with penstock.Broker(tmp_path, nsq_port=-1, lookup_port=-1, lookup_http_port=-1, level="memory") as server:
         assert server.broker is not None
-        queueing, turns = server.broker.queueing, 0
+        queueing = server.broker.queueing
         queueing.topic(b"mine")
         others = [Publishing(b"another") for _ in range(1_000)]
         own = Publishing(b"mine")
         queueing.producers.update(others)
         queueing.producers.add(own)
 
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(other())
         site = NsqHttp(server.broker)
         told = json.loads((await asgi(site, "GET", "/stats?format=json&topic=mine")).body)
         assert told["producers"] == [{"pub_counts": [{"topic": "mine", "count": 1}]}]
         assert (own.described, sum(one.described for one in others)) == (1, 0)
-        turns = 0
-        await asgi(site, "GET", "/stats?format=json")
-        task.cancel()
+        with turns_of_others() as turns:
+            await asgi(site, "GET", "/stats?format=json")
         queueing.producers.clear()
         assert sum(one.described for one in others) == 1_000
-        assert turns >= 1_000 / 200
+        assert turns() >= 1_000 / 200
 
 
 def test_metrics_of_log_topics_and_of_other_protocols() -> None:
