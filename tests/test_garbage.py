@@ -22,11 +22,14 @@ class Knot:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    before = gc.get_threshold()
+    before, enabled = gc.get_threshold(), gc.isenabled()
+    gc.enable()  # a command that ran in this process may have left it so
     gc.collect()
     with contextlib.closing(Collector()) as found:
         yield found
     assert gc.get_threshold() == before
+    if not enabled:
+        gc.disable()
 
 
 def old_knot() -> weakref.ref[Knot]:
