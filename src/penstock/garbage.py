@@ -27,9 +27,8 @@ class Collector:
 
     def __init__(self) -> None:
         self._before = gc.get_threshold()
-        self._step = (
-            self._before[0] * self._before[1]
-        )  # objects that grow old with each collection of the middle one, at most
+        # At least so many were allocated, and not freed at once, whenever the middle generation is collected.
+        self._step = self._before[0] * self._before[1]
         self._looked_s = self._cpu_s = self._due_s = float("-inf")
         self._blocks = sys.getallocatedblocks()
         gc.set_threshold(*self._before[:2], NEVER)

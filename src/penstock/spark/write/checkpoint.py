@@ -48,7 +48,8 @@ class Checkpoint:
         except (OSError, StoreError) as error:
             log.warning("cannot read which broker decides: %s", error)
             return {}
-        return {sink: broker for sink, broker in noted.items() if isinstance(broker, str)}
+        sink, broker = noted.get("sink"), noted.get("broker")
+        return {sink: broker} if isinstance(sink, str) and isinstance(broker, str) else {}
 
     def note_decider(self, sink: str, broker: str) -> None:
         """Keep, durably, which broker decides for a sink: it may be away, and nobody else know it, when the query starts again.
@@ -58,6 +59,6 @@ class Checkpoint:
         if self._folder is None or self.deciders().get(sink) == broker or not (self._folder / "metadata").is_file():
             return
         try:
-            tables.save(Files(), self._folder / NOTE, {sink: broker})
+            tables.save(Files(), self._folder / NOTE, {"sink": sink, "broker": broker})
         except (OSError, StoreError) as error:
             log.warning("cannot note that broker %s decides for sink %s: %s", broker, sink, error)
