@@ -321,13 +321,43 @@ def test_a_batch_with_a_torn_message_is_left_out_as_a_whole(tmp_path: Path, lost
     lose(messages, at + 100, at + 200)
     if with_sum:
         lose(sums, 32 + lost * 8, 40 + lost * 8)
-    for after_cut in (True, False, False):
+    for after_cut in (True, False, False, True, True):
         queue = make(tmp_path, size=1 << 17, after_cut=after_cut)
         found = bodies(queue)
         assert not set(batch) & set(found)
         assert found[:3] == [b"0", b"1", b"2"]
         assert found[-4:] == [b"9", b"10", b"11", b"12"]
         queue.close(False)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_came_behind_a_power_cut_is_there_after_the_next_one(tmp_path: Path, seed: int) -> None:
+    """A start that finds what an earlier one has left out must not take the batch behind it for the rest of that."""
+    chance = random.Random(seed)
+    queue = make(tmp_path, size=1 << 17)
+    for n in range(12):
+        put(
+            queue,
+            *(b"%d of %d " % (part, n) + b"x" * chance.choice((3, 200)) for part in range(chance.choice((1, 1, 3)))),
+        )
+    torn = sorted(chance.sample(range(1, queue.total - 1), 2))
+    at = [queue.last.start(n) for n in (*torn, *(n + 1 for n in torn))]
+    queue.close(False)
+    messages, sums = paths(tmp_path)
+    lose(messages, at[0], at[2])
+    lose(messages, *((at[1] + 4, at[3]) if chance.random() < 0.5 else (at[0], at[1])))
+    if chance.random() < 0.5:
+        lose(sums, 32 + torn[0] * 8, 40 + torn[chance.randrange(2)] * 8)
+    queue = make(tmp_path, size=1 << 17, after_cut=True)
+    sent = bodies(queue)
+    for cuts in range(3):
+        put(queue, b"fresh %d" % cuts)
+        put(queue, b"together %d" % cuts, b"with %d" % cuts)
+        sent += [b"fresh %d" % cuts, b"together %d" % cuts, b"with %d" % cuts]
+        queue.close(False)
+        queue = make(tmp_path, size=1 << 17, after_cut=chance.random() < 0.8)
+        assert bodies(queue) == sent
+    queue.close(False)
 
 
 @pytest.mark.parametrize("length", [33_000, 1_000])

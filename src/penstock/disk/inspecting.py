@@ -17,7 +17,7 @@ from penstock.disk import cursorlayout, tables
 from penstock.disk import readylayout as layout
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import Paths, RecordFile, Sums, load_sums, queues_in, read_meta
-from penstock.disk.readysegment import HEAD
+from penstock.disk.segmenthead import NOT_CLEAN, parse_head
 
 Entry = dict[str, object]
 Add = Callable[[str, str, str, int, int], None]  # level, file, why, from, to
@@ -25,8 +25,6 @@ Add = Callable[[str, str, str, int, int], None]  # level, file, why, from, to
 _RECORD = Struct(">BIQHI")  # letter, length, id, attempts, mark
 _ENTRY = Struct(">II")
 _SLOT = Struct(">QQQ")
-_SUMMED = 28
-_IN_USE = 0xFFFFFFFF
 _SUM_CHARS = 8
 _DATA_HEAD = Struct(">QH16s")  # of a message in a disk queue: timestamp, attempts, id
 
@@ -95,15 +93,9 @@ def _head(path: Path) -> tuple[int, int, int] | None:
     if not path.is_file():
         return None
     data = path.read_bytes()
-    found = []
-    for at in (0, len(data) - HEAD.size):
-        copy = data[at : at + HEAD.size]
-        if at >= 0 and len(copy) == HEAD.size:
-            magic, version, first, _, _, count, crc = HEAD.unpack(copy)
-            ours = magic == layout.MAGIC and version & layout.VERSION_BITS == layout.VERSION_NOW
-            if ours and crc32(copy[:_SUMMED]) == crc:
-                found.append((version >> layout.LIFE_BIT, first, -1 if count == _IN_USE else count))
-    return max(found, key=lambda head: head[0], default=None)
+    copies = [parse_head(data[at : at + layout.HEAD_BYTES]) for at in (0, max(0, len(data) - layout.HEAD_BYTES))]
+    head = max((copy for copy in copies if copy is not None), key=lambda copy: copy.life, default=None)
+    return None if head is None else (head.life, head.first, -1 if head.records == NOT_CLEAN else head.records)
 
 
 def _entries(path: Path, count: int) -> Iterator[tuple[int, int]]:
@@ -268,7 +260,12 @@ def _of_disk_sums(path: Path) -> Iterator[Entry]:
         yield {"kind": "bad", "why": "it does not begin as sums"}
         return
     for n, entry in enumerate(sums.entries):
-        yield {"kind": "sum", "position": sums.start(n), "more": sums.more(n), "crc32": f"{entry & _IN_USE:08x}"}
+        yield {
+            "kind": "sum",
+            "position": sums.start(n),
+            "more": sums.more(n),
+            "crc32": f"{entry & layout.SUM_BITS:08x}",
+        }
 
 
 def _of_meta(path: Path) -> Iterator[Entry]:

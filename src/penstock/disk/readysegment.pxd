@@ -42,7 +42,9 @@ cdef class ReadySegment(SegmentFile):
     @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong, remade=cython.longlong, there=cython.bint, torn_batch=cython.bint, more=cython.longlong)
     cpdef _scan(self, long long limit, long long clean, bint torn)
     @cython.locals(stored=cython.longlong)
-    cdef bint _ends_batch(self, long long n, long long at) noexcept
+    cdef bint _told(self, long long n, long long at) noexcept
+    @cython.locals(start=cython.longlong, length=cython.longlong, over=cython.bint, known=cython.bint)
+    cdef bint _batch_over(self, long long n, long long at, long long ahead, long long limit) except -1
     cpdef _leave_out(self, long long n, long long at, long long length)
     @cython.locals(at=cython.longlong)
     cpdef _leave_out_before(self, long long n)

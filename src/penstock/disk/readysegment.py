@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import mmap
 from pathlib import Path
-from struct import Struct
 from sys import getrefcount
-from typing import NamedTuple
 from zlib import crc32 as crc32_of
 
 import cython
 
 from penstock.disk.files import Files, are_many, make_pages, take_room
+from penstock.disk.segmenthead import NOT_CLEAN, Head, read_heads
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
 
@@ -62,26 +61,10 @@ log = logging.getLogger("penstock.disk")
 
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
 SMALL = 256 << 10  # below, a page is faulted in alone: the system would zero megabytes around the first one
-NOT_CLEAN = 0xFFFFFFFF  # the count of a segment that is in use
-HEAD = Struct(">IIQIIII")  # magic, life and version, first ordinal, segment size, tag, count, sum
-_OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
-_SUMMED = 28  # bytes of a head
 _FETCHED_MAX = 512  # of a larger record only the beginning would come sooner
-_OLD_VERSION = 1
-_OLD_FIRST_END, _OLD_SIZE_END = 1 << 62, 1 << 31  # what a head of version 1, which has no sum, may say
 _INT64_END, _WORDS = 1 << 63, 1 << 64  # a word from the upper half is a negative integer of 64 bits
 FULL, BROKEN = 1, 2  # what an append may answer besides 0
 CHECKED, UNCHECKED, FOREIGN, OLD_DOUBT = 0, 1, 2, 3  # what opening may find
-
-
-class Head(NamedTuple):
-    """What a head says."""
-
-    life: int
-    first: int
-    size: int
-    tag: int
-    records: int
 
 
 class SegmentFile:
@@ -348,7 +331,7 @@ class ReadySegment(SegmentFile):
         what has no sums may never have been whole. StoreError when the files cannot be read.
         """
         size = self.path.stat().st_size
-        heads, old = self._read_heads(size)
+        heads, old = read_heads(self.files, self.sums_path, size, self.tag)
         # A power cut may leave one copy of an earlier life.
         head = max(
             heads,
@@ -387,31 +370,6 @@ class ReadySegment(SegmentFile):
             self.base[self.end] = 0  # what was torn off is not found by the next start either
         self._put_heads(NOT_CLEAN if self.damaged or clean < 0 else self.count)
         return CHECKED
-
-    def _read_heads(self, size: int) -> tuple[list[Head], bool]:
-        """The copies of the head that hold; whether it is one of version 1, without a sum."""
-        if not self.sums_path.is_file():
-            return [], False
-        fd = self.files.open(self.sums_path)
-        try:
-            length = self.files.size(fd)
-            copies = [self.files.read(fd, at, layout.HEAD_BYTES) for at in {0, max(0, length - layout.HEAD_BYTES)}]
-            front = self.files.read(fd, 0, layout.HEAD_BYTES)
-        finally:
-            self.files.close(fd)
-        found = []
-        for data in copies:
-            if len(data) == HEAD.size:
-                magic, version, first, segment_size, tag, count, crc = HEAD.unpack(data)
-                ours = magic == layout.MAGIC and version & layout.VERSION_BITS == layout.VERSION_NOW
-                if ours and crc32_of(data[:_SUMMED]) == crc:
-                    found.append(Head(version >> layout.LIFE_BIT, first, segment_size, tag, count))
-        if not found and len(front) == _OLD_HEAD.size:
-            magic, version, first, segment_size, count = _OLD_HEAD.unpack(front)
-            old = magic == layout.MAGIC and version == _OLD_VERSION
-            if old and first < _OLD_FIRST_END and size <= segment_size < _OLD_SIZE_END:
-                return [Head(0, first, segment_size, self.tag, min(count, NOT_CLEAN))], True
-        return found, False
 
     def _most(self) -> int:
         """How many entries the sums have room for."""
@@ -457,11 +415,11 @@ class ReadySegment(SegmentFile):
                     ahead = self._next_good(n + 1, at, limit, most)
                     if ahead < 0:
                         break
-                    torn_batch = self.cut and not (ahead == n + 1 and self._ends_batch(n, at))
+                    torn_batch = self.cut and not self._batch_over(n, at, ahead, limit)
                     self.damaged.update(range(n, ahead))
                     n, at = ahead, self.start(ahead)
                     continue
-                torn_batch = self.cut and not (ahead == n + 1 and self._ends_batch(n, at))
+                torn_batch = self.cut and not self._batch_over(n, at, ahead, limit)
                 while n < ahead:
                     length = self.framed(at, limit)
                     remade += self._judge(n, at, length)
@@ -496,18 +454,33 @@ class ReadySegment(SegmentFile):
         if remade:
             log.error("damaged sums in %s: %d messages are served unchecked", self.path.name, remade)
 
-    def _ends_batch(self, n: int, at: int) -> bool:
-        """Whether the sum of record n, at `at`, is there, be it right or not, and says that no other record belongs to it."""
-        if not self._written(n) or ube32(self.sums, layout.START + n * layout.ENTRY_BYTES) != at:
-            return False
-        stored = self.sum(n)
-        return stored != 0 and stored != layout.NO_SUM
+    def _told(self, n: int, at: int) -> bool:
+        """Whether the entry of record n, at `at`, is there, be its sum right or not."""
+        stored = self.sum(n) if self._written(n) else 0
+        return stored != 0 and stored != layout.NO_SUM and self.start(n) == at
+
+    def _batch_over(self, n: int, at: int, ahead: int, limit: int) -> bool:
+        """Whether the last of the bad records from n, at `at`, up to `ahead` ended its batch: its entry says so, and it is known
+        where it stands. What an earlier start left out stands where its entry says, and was left out to the end of a batch.
+        """
+        over, known = False, True
+        while n < ahead:
+            start = self.start(n)
+            length = self.framed(start, limit) if self._told(n, start) else 0
+            if length and self.sum(n) == self._crc(n, start, length) ^ layout.SPOILED:
+                at, known, over = start + length, True, not self._goes_on(n)
+            else:
+                over = known and self._told(n, at) and not self._goes_on(n)
+                known = False
+            n += 1
+        return over
 
     def _leave_out(self, n: int, at: int, length: int) -> None:
         """Record n is not served, now or by a later start: its sum says so."""
         self.damaged.add(n)
         self.files.allocate(self.sums_fd, layout.START + n * layout.ENTRY_BYTES, layout.ENTRY_BYTES)
-        put32(self.sums, layout.START + n * layout.ENTRY_BYTES, at | (self._goes_on(n) << layout.MORE_BIT))
+        more = self._goes_on(n) if self._told(n, at) else 1  # nobody knows where its batch ended
+        put32(self.sums, layout.START + n * layout.ENTRY_BYTES, at | (more << layout.MORE_BIT))
         put32(self.sums, layout.CRC + n * layout.ENTRY_BYTES, self._crc(n, at, length) ^ layout.SPOILED)
 
     def _leave_out_before(self, n: int) -> None:
@@ -525,12 +498,9 @@ class ReadySegment(SegmentFile):
         """Record n stands at `at` and its sum does not hold: 1 when it is the sum that is damaged, and it is made again; 0
         when it may be the record.
         """
-        if self._written(n):
-            stored = self.sum(n)
-            told = stored != 0 and stored != layout.NO_SUM and self.start(n) == at
-            if told and not _one_bit(stored ^ self._crc(n, at, length)):
-                self.damaged.add(n)
-                return 0
+        if self._told(n, at) and not _one_bit(self.sum(n) ^ self._crc(n, at, length)):
+            self.damaged.add(n)
+            return 0
         if self.cut:
             self._leave_out(n, at, length)
             return 0
