@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Delivery, Quick, Reader, Side
+from disk.queue_parts import KeepingFiles
 from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.nsq.deferral import Deferral
 from penstock.errors import DiskFull
@@ -416,3 +417,30 @@ def test_what_becomes_of_a_deferred_publish_whose_topic_was_deleted(tmp_path: Pa
     assert [message.body for message in all_that_comes(side, b"a")] == ([b"published"] if kind == "log" else [])
     assert len(side.broker.schedule) == 0
     side.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_finished_before_a_kill_does_not_come_behind_the_power_cut_after_it(tmp_path: Path, seed: int) -> None:
+    """Nothing is owed to anybody. But the entry is over when its copy is durable, so the start must flush the copy."""
+    folder = tmp_path / "before"
+    folder.mkdir()
+    files = KeepingFiles(folder, seed)
+    side = Side(folder, files=files)
+    reader = subscribe(side, b"c")
+    side.turn(600)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x" * 9_000], 100)
+    came: list[Delivery] = []
+    while not came:
+        side.turn(50)
+        came += reader.deliveries()
+    finish(side, b"c", reader, came)
+    side.reopen(clean=False)
+    files.power_cut(tmp_path / "after")
+    side.broker.close(clean=False)
+    files.let_go()
+    files = KeepingFiles(tmp_path / "after")
+    files.adopt()
+    side = Side(tmp_path / "after", side.clock, files)
+    assert all_that_comes(side, b"c") == []
+    side.close()
+    files.let_go()

@@ -436,7 +436,11 @@ class QueueTopic(Topic):
         return 0
 
     def idle(self) -> bool:
-        """Nothing is owed to anybody: no flush of messages is needed."""
+        """Nothing is owed to anybody: no flush of messages is needed. But a copy whose entry is not over is: what the cursors say
+        of it would be lost with it, and the entry hands out another.
+        """
+        if self.stream.kept_from < self.stream.total:
+            return False
         if not self.channels:
             return self.floor >= self.stream.total
         return all(file.committed >= self.stream.total for file in self.cursors())
