@@ -230,7 +230,7 @@ def find_cut_defect(name: str, *, seed: int = 0, rounds: int = 10) -> tuple[str,
     planted = CUT_DEFECTS[name]
     try:
         queue_power_cuts(
-            rounds, lambda text: None, level="os", seed=seed, side=planted.side, slow_ms=1_500, defect=name
+            rounds, lambda text: None, level="os", seed=seed, side=planted.side, slow_ms=planted.late_ms, defect=name
         )  # fmt: skip
     except Objection as objection:
         return str(objection).partition(":")[0], time.monotonic() - began
