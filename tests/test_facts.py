@@ -15,7 +15,7 @@ import pytest
 
 from house_figures import modules
 from penstock import message
-from penstock.disk import cursorfile, cursorlayout, readylayout, readysegment
+from penstock.disk import cursorfile, cursorlayout, readylayout, segmenthead
 from penstock.log import checkpoint, sidelayout
 from penstock.wire import layout, names, record, staged
 
@@ -169,7 +169,7 @@ def test_formats_as_text_say_what_the_layouts_say() -> None:
     assert _offsets(record.BATCH_HEAD) == [
         layout.SIZE, layout.MAGIC, layout.BODY_CRC, layout.BATCH_FLAG, layout.BATCH_BODY_LENGTH, layout.BATCH_BODY
     ]  # fmt: skip
-    assert _offsets(readysegment.HEAD) == [
+    assert _offsets(segmenthead._HEAD) == [
         0, readylayout.VERSION, readylayout.FIRST, readylayout.SEGMENT_SIZE, readylayout.TAG, readylayout.COUNT,
         readylayout.HEAD_SUM, readylayout.HEAD_BYTES,
     ]  # fmt: skip
