@@ -198,6 +198,21 @@ def test_batches_end_where_they_must() -> None:
     assert recorder.sent == [[b"1"], [b"later"], [b"2"], [b"3", large], [b"4"]]
 
 
+@pytest.mark.parametrize("words", [("send", "sharded-send", "--jsonl", "--batch", "50", "--file"), ("import",)])
+def test_messages_with_one_sharding_key_go_to_one_queue_in_batches_too(
+    run: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    topic = f"sharded-{words[0]}"
+    run("topic", "add", topic, "--queues", "8")
+    file = tmp_path / "sharded.jsonl"
+    rows = [{"topic": topic, "body": str(n), "shardingKey": f"k{n // 2 % 10}"} for n in range(80)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(*words, str(file))
+    found = {(row["properties"]["__SHARDINGKEY"], row["queue"]) for row in read(run, topic)}
+    assert len(found) == 10
+    assert len({queue for _, queue in found}) > 1
+
+
 @pytest.mark.parametrize("words", [("export",), ("dlq", "export")])
 def test_a_message_larger_than_a_page_is_exported_whole(tmp_path: Path, words: tuple[str, ...]) -> None:
     with Broker(tmp_path / "data", max_msg_size=10 << 20, max_body_size=10 << 20) as broker:

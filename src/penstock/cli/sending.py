@@ -187,7 +187,7 @@ class Sender:
         """One more, to a message queue or to any. Where it stands tells up to where everything is sent."""
         due = message.delay_level or message.deliver_at_ms is not None
         waiting = self._waiting
-        if waiting and (due or queue != self._queue or waiting[0].topic != message.topic):
+        if waiting and (due or queue != self._queue or _apart(waiting[0], message)):
             self.flush()
         if not self._waiting:
             self.first = line
@@ -221,6 +221,11 @@ class Sender:
             return
         row = {"topic": to.topic, "broker": to.broker, "queue": to.queue_id, "offset": receipt.queue_offset}
         click.echo(json.dumps(row | {"status": status, "count": len(messages), "msgId": receipt.msg_id}))
+
+
+def _apart(one: Message, other: Message) -> bool:
+    """Whether the two may belong to different message queues: a batch is stored in the one of its first message."""
+    return (one.topic, one.sharding_key) != (other.topic, other.sharding_key)
 
 
 @contextmanager
