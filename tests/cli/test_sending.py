@@ -13,7 +13,7 @@ from cli.conftest import Run
 from penstock import Producer
 from penstock.cli.main import main
 from penstock.cli.rows import message_of
-from penstock.cli.sending import BATCH_BYTES_MAX, Sender
+from penstock.cli.sending import BATCH_BYTES_MAX, FILE_BATCH, Sender
 from penstock.message import Message
 from penstock.testing import Broker
 
@@ -185,6 +185,37 @@ class Recorder:
 
     def send_batch(self, messages: list[Message], queue: object = None) -> None:
         self.sent.append([message.body for message in messages])
+
+
+def test_a_file_is_sent_in_batches_and_an_error_comes_at_its_line(
+    broker: Broker, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    send_batch = Producer.send_batch
+
+    def counted(producer: Producer, messages: list[Message], **given: Any) -> Any:
+        batches.append(len(messages))
+        return send_batch(producer, messages, **given)
+
+    monkeypatch.setattr(Producer, "send_batch", counted)
+    run("topic", "add", "from-file", "--queues", "1")
+    file = tmp_path / "lines"
+    lines = [str(number) for number in range(2 * FILE_BATCH + 50)]
+    file.write_text("\n".join(lines))
+    assert run("send", "from-file", "--file", str(file)) == "250 sent\n"
+    assert batches == [FILE_BATCH, FILE_BATCH, 50]
+    assert [row["body"] for row in read(run, "from-file")] == lines
+    batches.clear()
+    run("send", "from-file", "--file", str(file), "--batch", "1")
+    assert typed(broker, "send", "from-file", stdin=b"a\nb\n").output == "2 sent\n"  # somebody may be typing
+    assert batches == []
+    lines[130] = "x" * (5 << 20)  # more than a broker takes
+    file.write_text("\n".join(lines))
+    before = len(read(run, "from-file"))
+    bad = typed(broker, "send", "from-file", "--file", str(file))
+    assert bad.exit_code != 0
+    assert "130 sent before this" in bad.output
+    assert [row["body"] for row in read(run, "from-file")[before:]] == lines[:130]
 
 
 def test_batches_end_where_they_must() -> None:
