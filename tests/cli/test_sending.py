@@ -13,7 +13,7 @@ from cli.conftest import Run
 from penstock import Producer
 from penstock.cli.main import main
 from penstock.cli.rows import message_of
-from penstock.cli.sending import BATCH_BYTES_MAX, Sender
+from penstock.cli.sending import BATCH_BYTES_MAX, FILE_BATCH, Sender
 from penstock.message import Message
 from penstock.testing import Broker
 
@@ -187,6 +187,37 @@ class Recorder:
         self.sent.append([message.body for message in messages])
 
 
+def test_a_file_is_sent_in_batches_and_an_error_comes_at_its_line(
+    broker: Broker, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    send_batch = Producer.send_batch
+
+    def counted(producer: Producer, messages: list[Message], **given: Any) -> Any:
+        batches.append(len(messages))
+        return send_batch(producer, messages, **given)
+
+    monkeypatch.setattr(Producer, "send_batch", counted)
+    run("topic", "add", "from-file", "--queues", "1")
+    file = tmp_path / "lines"
+    lines = [str(number) for number in range(2 * FILE_BATCH + 50)]
+    file.write_text("\n".join(lines))
+    assert run("send", "from-file", "--file", str(file)) == "250 sent\n"
+    assert batches == [FILE_BATCH, FILE_BATCH, 50]
+    assert [row["body"] for row in read(run, "from-file")] == lines
+    batches.clear()
+    run("send", "from-file", "--file", str(file), "--batch", "1")
+    assert typed(broker, "send", "from-file", stdin=b"a\nb\n").output == "2 sent\n"  # somebody may be typing
+    assert batches == []
+    lines[130] = "x" * (5 << 20)  # more than a broker takes
+    file.write_text("\n".join(lines))
+    before = len(read(run, "from-file"))
+    bad = typed(broker, "send", "from-file", "--file", str(file))
+    assert bad.exit_code != 0
+    assert "130 sent before this" in bad.output
+    assert [row["body"] for row in read(run, "from-file")[before:]] == lines[:130]
+
+
 def test_batches_end_where_they_must() -> None:
     recorder = Recorder()
     sender = Sender(recorder, 3)  # type: ignore[arg-type]
@@ -196,6 +227,21 @@ def test_batches_end_where_they_must() -> None:
         [Message("t", b"1"), later, Message("t", b"2"), Message("u", b"3"), Message("u", large), Message("u", b"4")]
     )
     assert recorder.sent == [[b"1"], [b"later"], [b"2"], [b"3", large], [b"4"]]
+
+
+@pytest.mark.parametrize("words", [("send", "sharded-send", "--jsonl", "--batch", "50", "--file"), ("import",)])
+def test_messages_with_one_sharding_key_go_to_one_queue_in_batches_too(
+    run: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    topic = f"sharded-{words[0]}"
+    run("topic", "add", topic, "--queues", "8")
+    file = tmp_path / "sharded.jsonl"
+    rows = [{"topic": topic, "body": str(n), "shardingKey": f"k{n // 2 % 10}"} for n in range(80)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(*words, str(file))
+    found = {(row["properties"]["__SHARDINGKEY"], row["queue"]) for row in read(run, topic)}
+    assert len(found) == 10
+    assert len({queue for _, queue in found}) > 1
 
 
 @pytest.mark.parametrize("words", [("export",), ("dlq", "export")])

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from penstock.disk import files as files_module
-from penstock.disk.files import PAGES_BYTES, Files, keep_spares, make_pages, number_names, wipe
+from penstock.disk.files import (
+    PAGES_BYTES,
+    TOGETHER_MIN,
+    Files,
+    flush_together,
+    keep_spares,
+    make_pages,
+    number_names,
+    wipe,
+)
 from penstock.disk.segments import segment_name
 from penstock.errors import DiskFull, StoreError
 
@@ -223,3 +232,81 @@ def test_where_few_descriptors_are_left_a_deletion_takes_none(tmp_path: Path, mo
     files.discard(tmp_path / "b")
     assert (len(files.released), list(tmp_path.iterdir())) == (1, [])
     files.released.end()
+
+
+class Together(Files):
+    """What was flushed, and which files were asked whether they could be written."""
+
+    def __init__(self, answer: bool | StoreError = True, lost: str = "") -> None:
+        self.answer, self.lost, self.paths = answer, lost, dict[int, Path]()
+        self.done: list[str] = []
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        fd = super().open(path, create=create, writable=writable)
+        self.paths[fd] = path
+        return fd
+
+    def sync_all(self, fd: int) -> bool:
+        self.done.append("all")
+        if isinstance(self.answer, StoreError):
+            raise self.answer
+        return self.answer
+
+    def check_written(self, fd: int) -> None:
+        super().check_written(fd)
+        self.done.append(self.paths[fd].name)
+        if self.paths[fd].name == self.lost:
+            raise StoreError("a flush: Input/output error")
+
+    def datasync(self, fd: int) -> None:
+        self.done.append(f"flush {self.paths[fd].name}")
+
+
+def make_many(folder: Path, count: int = TOGETHER_MIN) -> list[Path]:
+    paths = [folder / f"f{number}" for number in range(count)]
+    for path in paths:
+        path.write_bytes(b"x")
+    return paths
+
+
+def test_many_files_are_flushed_together_and_each_is_asked(tmp_path: Path) -> None:
+    files, paths = Together(), make_many(tmp_path)
+    assert flush_together(files, paths, [tmp_path])
+    assert files.done == ["all", *(path.name for path in paths), "flush f0"]
+    files.done = []
+    assert not flush_together(files, paths[1:], [tmp_path])  # too few
+    assert not flush_together(files, paths, [tmp_path, Path("/proc")])  # on another file system
+    assert files.done == []
+
+
+@pytest.mark.parametrize("answer", [False, StoreError("somebody's write"), DiskFull("somebody's room")])
+def test_files_are_flushed_one_by_one_where_the_file_system_says_nothing(
+    tmp_path: Path, answer: bool | StoreError
+) -> None:
+    files = Together(answer)
+    assert not flush_together(files, make_many(tmp_path))
+    assert files.done == ["all"]
+
+
+@pytest.mark.parametrize("gone", [0, 5])
+def test_files_of_which_one_is_deleted_are_flushed_one_by_one(tmp_path: Path, gone: int) -> None:
+    files, paths = Together(), make_many(tmp_path)
+    paths[gone].unlink()
+    assert not flush_together(files, paths)
+
+
+def test_a_file_that_could_not_be_written_fails_the_flush(tmp_path: Path) -> None:
+    files = Together(lost="f7")
+    with pytest.raises(StoreError, match="Input/output error"):
+        flush_together(files, make_many(tmp_path))
+    assert "flush f0" not in files.done
+
+
+def test_a_file_that_cannot_be_asked_is_an_error() -> None:
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(StoreError):
+            Files().check_written(reading)
+    finally:
+        os.close(reading)
+        os.close(writing)

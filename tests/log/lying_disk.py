@@ -75,6 +75,16 @@ class LyingFiles(Files):
             raise StoreError("Input/output error (by order of the test)")
         self._names[folder] = {entry.name: entry.inode() for entry in os.scandir(folder)}
 
+    def sync_all(self, fd: int) -> bool:
+        if self.fail_flush:
+            raise StoreError("Input/output error (by order of the test)")
+        self.adopt()
+        return True
+
+    def check_written(self, fd: int) -> None:
+        if self.fail_flush:
+            raise StoreError("Input/output error (by order of the test)")
+
     def usage(self, folder: Path) -> tuple[int, int]:
         return int(self.used_ratio * 1000), 1000
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from store_parts import SMALL, make, put, work
+from store_parts import SMALL, make, put, snapshot, work
 
-from penstock.disk.files import Files
+from penstock.disk.files import TOGETHER_MIN, Files
 from penstock.disk.job import Job, run_now
 from penstock.errors import DiskFull, NoDescriptor, StoreError
 from penstock.log import status
@@ -267,3 +267,65 @@ def test_nothing_is_stored_where_the_folder_is_gone(tmp_path: Path, caplog: pyte
     store.tick(0, mono_ms + 2_000)
     assert caplog.text.count("nothing is stored any more") == 1
     store.close()
+
+
+class Together(Files):
+    """How often many files were flushed by one flush, and how often a queue was by its own."""
+
+    def __init__(self) -> None:
+        self.paths: dict[int, Path] = {}
+        self.together = self.alone = 0
+        self.lost = ""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        fd = super().open(path, create=create, writable=writable)
+        self.paths[fd] = path
+        return fd
+
+    def datasync(self, fd: int) -> None:
+        self.alone += "consumequeue" in self.paths[fd].parts
+        super().datasync(fd)
+
+    def sync_all(self, fd: int) -> bool:
+        self.together += 1
+        return True
+
+    def check_written(self, fd: int) -> None:
+        if self.paths[fd].parent.parent.name == self.lost:
+            raise StoreError("a flush: Input/output error")
+
+
+def test_a_crowd_of_queues_is_flushed_at_once(tmp_path: Path) -> None:
+    """Each by its own took a start behind a kill, and so a slave's way back, seconds with thousands of them."""
+    files = Together()
+    store = make(tmp_path / "a", files=files)
+    store.open()
+    for number in range(TOGETHER_MIN):
+        put(store, b"x", b"T%d" % number)
+    killed = snapshot(tmp_path / "a", tmp_path / "b")
+    work(store)
+    assert (files.together, files.alone) == (1, 1)  # one tells of the disk's own cache
+    value = CheckpointFile(tmp_path / "a" / "checkpoint", Files()).load()
+    assert value is not None
+    assert value.derived == store.end_position
+    store.close()
+    files = Together()
+    store = make(killed, files=files)
+    assert store.open().records == TOGETHER_MIN
+    assert (files.together, files.alone) == (1, 1)
+    store.close()
+
+
+def test_a_queue_of_a_crowd_that_could_not_be_written_is_no_checkpoint(tmp_path: Path) -> None:
+    files = Together()
+    store = make(tmp_path, files=files)
+    store.open()
+    for number in range(TOGETHER_MIN):
+        put(store, b"x", b"T%d" % number)
+    files.lost = "T3"
+    before = CheckpointFile(tmp_path / "checkpoint", Files()).load()
+    work(store)
+    assert not store.healthy
+    assert CheckpointFile(tmp_path / "checkpoint", Files()).load() == before
+    files.lost = ""
+    store.close(clean=False)

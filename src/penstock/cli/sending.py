@@ -18,11 +18,12 @@ from penstock.cli.rows import BadRow, Row, message_of, parse_row
 from penstock.cli.tools import due_ms, with_json, with_registry
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import check
-from penstock.errors import NoRoute, NotFound
+from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.message import Message
 
 BATCH_BYTES_MAX = 256 << 10
 BATCH_MAX = 1_000
+FILE_BATCH = 100  # lines of a file are there already: nobody waits for one of them
 
 
 class Given(TypedDict):
@@ -36,7 +37,7 @@ class Given(TypedDict):
     moment: str | None
     file: IO[bytes] | None
     jsonl: bool
-    batch: int
+    batch: int | None
     new: bool
     kind: Literal["log", "queue"] | None
 
@@ -55,7 +56,7 @@ class Given(TypedDict):
 @click.option("--file", type=click.File("rb"), help="Read lines from a file; -: standard input, as without BODIES.")
 @click.option("--jsonl", is_flag=True, help="Each line is a JSON object: body or bodyBase64, keys, tags, properties, …")
 @click.option(
-    "--batch", type=click.IntRange(1, BATCH_MAX), default=1, show_default=True, help="So many at once: all or none."
+    "--batch", type=click.IntRange(1, BATCH_MAX), help="So many at once: all or none. As it is, up to 100 of a file."
 )
 @click.option("--new", is_flag=True, help="Make the topic where there is none.")
 @click.option("--kind", type=click.Choice(["log", "queue"]), help="The same, and what it becomes.")
@@ -79,7 +80,9 @@ def send(registry: str, as_json: bool, topic: str, bodies: tuple[str, ...], **gi
     else:
         texts = _from_lines(lines, topic, common, jsonl)
     with _producer(registry, topic, given["new"], given["kind"]) as producer:
-        sender = Sender(producer, given["batch"], tell=as_json or bool(bodies), as_json=as_json)
+        sender = Sender(producer, given["batch"] or 1, tell=as_json or bool(bodies), as_json=as_json)
+        if given["batch"] is None and not as_json and file is not None and os.path.isfile(file.name):
+            sender.gather()
         try:
             sender.send(texts)
         except Exception:
@@ -173,9 +176,16 @@ class Sender:
         self._batch = batch
         self._tell = tell
         self._as_json = as_json
+        self._splits = False
         self._waiting: list[Message] = []
         self._queue: MessageQueue | None = None
         self._bytes = 0
+
+    def gather(self) -> None:
+        """Nobody asked for batches: send many at once where that goes, for it is much faster. A batch that is refused is
+        sent one by one, so that an error still comes at the message it is about, and all before it are sent.
+        """
+        self._batch, self._splits = FILE_BATCH, True
 
     def send(self, messages: Iterable[Message]) -> None:
         """Send them all. When one is none, those before it are sent."""
@@ -187,7 +197,7 @@ class Sender:
         """One more, to a message queue or to any. Where it stands tells up to where everything is sent."""
         due = message.delay_level or message.deliver_at_ms is not None
         waiting = self._waiting
-        if waiting and (due or queue != self._queue or waiting[0].topic != message.topic):
+        if waiting and (due or queue != self._queue or _apart(waiting[0], message)):
             self.flush()
         if not self._waiting:
             self.first = line
@@ -201,6 +211,12 @@ class Sender:
         """The producer is needed no longer."""
         self._producer.close()
 
+    def _send_each(self, messages: list[Message], queue: MessageQueue | None) -> None:
+        for message in messages:
+            self._producer.send(message, queue=queue)
+            self.count += 1
+        self._waiting, self._bytes, self.first = [], 0, None
+
     def flush(self) -> None:
         """Send what waits. When that fails it waits on."""
         messages = self._waiting
@@ -210,7 +226,13 @@ class Sender:
         if len(messages) == 1:
             receipt = self._producer.send(messages[0], queue=queue)
         else:
-            receipt = self._producer.send_batch(messages, queue=queue)
+            try:
+                receipt = self._producer.send_batch(messages, queue=queue)
+            except (BrokerRefused, ValueError):  # nothing of it is stored
+                if not self._splits:
+                    raise
+                self._send_each(messages, queue)
+                return
         self._waiting, self._bytes, self.first = [], 0, None
         self.count += len(messages)
         if not self._tell:
@@ -221,6 +243,11 @@ class Sender:
             return
         row = {"topic": to.topic, "broker": to.broker, "queue": to.queue_id, "offset": receipt.queue_offset}
         click.echo(json.dumps(row | {"status": status, "count": len(messages), "msgId": receipt.msg_id}))
+
+
+def _apart(one: Message, other: Message) -> bool:
+    """Whether the two may belong to different message queues: a batch is stored in the one of its first message."""
+    return (one.topic, one.sharding_key) != (other.topic, other.sharding_key)
 
 
 @contextmanager

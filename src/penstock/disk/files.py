@@ -8,6 +8,7 @@ there only after its folder was flushed.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -15,8 +16,8 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 
 from penstock.disk.released import Released
@@ -25,11 +26,13 @@ from penstock.errors import DiskFull, NoDescriptor, StoreError
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
 PAGES_BYTES = 64 << 10
+TOGETHER_MIN = 16  # files from which on one flush of the file system costs less than theirs
 PARTS_MAX = 1_024  # of one call: IOV_MAX
 _PIECE = 1 << 18
 _FLUSHES_AHEAD = 4  # what is ahead may be flushed so often before it is full
 _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that failed
 _SYNC_WRITES = (0xEF53, 0x58465342)  # statfs(2)'s types of ext2 to ext4 and XFS
+_WAIT_BEFORE = 1  # sync_file_range(2): of all of the file, for nought bytes are all
 _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
@@ -75,6 +78,11 @@ def _failed(error: OSError, what: object) -> StoreError:
     if error.errno in _TOO_MANY:
         return NoDescriptor(f"{what}: {error.strerror}")
     return StoreError(f"{what}: {error.strerror}")
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 class Files:
@@ -242,18 +250,25 @@ class Files:
         on other file systems than ext4 and XFS (FUSE asks nobody), and before Linux 5.8, which tells nobody of a write that
         failed. Others tell those who had the file open before.
         """
-        import ctypes
-
         release = re.match(r"(\d+)\.(\d+)", os.uname().release)
         if sys.platform != "linux" or release is None or (int(release[1]), int(release[2])) < _SYNC_TELLS:
             return False
-        libc, stat = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(_STAT_BYTES)
+        libc, stat = _libc(), ctypes.create_string_buffer(_STAT_BYTES)
         if libc.fstatfs(fd, stat) or ctypes.c_long.from_buffer(stat).value not in _SYNC_WRITES:
             return False
         if libc.syncfs(fd):
             number = ctypes.get_errno()
             raise _failed(OSError(number, os.strerror(number)), "a flush of the file system")
         return True
+
+    def check_written(self, fd: int) -> None:
+        """StoreError when something of this file could not be written out, whoever wrote it, and nobody was told yet. What is on
+        its way to the disk is waited for, nothing is flushed: see `flush_together`.
+        """
+        libc, nothing = _libc(), ctypes.c_int64(0)
+        if libc.sync_file_range(fd, nothing, nothing, _WAIT_BEFORE):
+            number = ctypes.get_errno()
+            raise _failed(OSError(number, os.strerror(number)), "a flush")
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in the folder durable."""
@@ -361,6 +376,44 @@ class Files:
         except BlockingIOError:
             return False
         return True
+
+
+def flush_together(files: Files, paths: Sequence[Path], folders: Iterable[Path] = ()) -> bool:
+    """Make these files durable, and the names in these folders, by one flush of their file system, whoever has written them:
+    each file is asked for writes that failed, as its own flush would tell. False where that cannot be vouched for, and where
+    they are few: then flush them one by one. StoreError when a write has failed.
+    """
+    if len(paths) < TOGETHER_MIN or len({files.device(path) for path in (*paths, *folders)}) != 1:
+        return False
+    try:
+        fd = files.open(paths[0], writable=False)
+    except StoreError:  # it was deleted just now
+        return False
+    try:
+        if not _all_is_written(files, fd, paths):
+            return False
+        files.datasync(fd)
+    finally:
+        files.close(fd)
+    return True
+
+
+def _all_is_written(files: Files, fd: int, paths: Sequence[Path]) -> bool:
+    try:
+        if not files.sync_all(fd):
+            return False
+    except StoreError:  # somebody's write has failed, or has no room: perhaps none of ours
+        return False
+    for path in paths:
+        try:
+            one = files.open(path, writable=False)
+        except StoreError:
+            return False
+        try:
+            files.check_written(one)
+        finally:
+            files.close(one)
+    return True
 
 
 def take_room(files: Files, fd: int, at: int, need: int, want: int) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.disk import tables
-from penstock.disk.files import Files
+from penstock.disk.files import Files, flush_together
 from penstock.disk.folderlock import FolderLock
 from penstock.disk.job import Job, Take, Takers, run_now
 from penstock.disk.segments import Segment
@@ -287,15 +287,16 @@ class Upkeep:
         return Unflushed(segments, folders, index_files)
 
     def _flush_derived(self, dirty: Unflushed) -> None:
+        derived: list[Segment | IndexFile] = [*dirty.segments, *dirty.index_files]
+        folders = dirty.folders | ({self.folder / "index"} if dirty.index_files else set())
         for segment in dirty.segments:
             segment.unmap()
-            segment.datasync()
-        for index_file in dirty.index_files:
-            index_file.datasync()
-        for folder in sorted(dirty.folders, reverse=True):
+        if flush_together(self.files, [file.path for file in derived], folders):
+            return
+        for file in derived:
+            file.datasync()
+        for folder in sorted(folders, reverse=True):
             self.files.sync_folder(folder)
-        if dirty.index_files:
-            self.files.sync_folder(self.folder / "index")
 
     def _take_reserve(self, mono_ms: int) -> Job | None:
         if not self._may("reserve", mono_ms):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 
 from broker.queueside import Quick, Reader, Side
 from penstock import words
-from penstock.broker.nsq.flush import TOGETHER_MIN, GroupFlush, Ticket
+from penstock.broker.nsq.flush import GroupFlush, Ticket
 from penstock.broker.nsq.folder import PATIENCE_S
 from penstock.broker.nsq.topics import Topic
+from penstock.disk.files import TOGETHER_MIN
 from penstock.disk.job import REST_MS, run_now
 from penstock.disk.readyqueue import ReadyQueue
 from penstock.errors import DiskFull, NoDescriptor, StoreError
@@ -138,6 +140,13 @@ class Counting(Quick):
         self.together = 0
         self.answer: bool | StoreError = True
         self.away: set[int] = set()  # descriptors that lie on another file system
+        self.asked: list[int] = []  # files of which it was asked whether all could be written: their inodes
+        self.lost: int = -1  # the one that could not be
+
+    def check_written(self, fd: int) -> None:
+        self.asked.append(os.fstat(fd).st_ino)
+        if self.asked[-1] == self.lost:
+            raise StoreError("a flush: Input/output error")
 
     def datasync(self, fd: int) -> None:
         self.flushed.append(fd)
@@ -186,16 +195,50 @@ def test_many_topics_are_flushed_at_once(tmp_path: Path, count: int, together: i
     side.close()
 
 
-def test_what_a_killed_process_wrote_is_flushed_one_by_one(tmp_path: Path) -> None:
+def inodes(side: Side) -> list[int]:
+    """Of the segments and sums of all topics."""
+    return [os.fstat(fd).st_ino for topic in side.queueing.topics.values() for segment in topic.streams()[0].segments
+            for fd in (segment.fd, segment.sums_fd)]  # fmt: skip
+
+
+def test_what_a_killed_process_wrote_is_flushed_at_once_and_each_file_is_asked(tmp_path: Path) -> None:
     files = Counting()
     side, _ = many(tmp_path, files)
-    files.together = 0
+    files.together, files.flushed = 0, []
     side.reopen(clean=False)
-    assert files.together == 0  # of a failure before now nobody would be told
+    assert files.together == 1
+    assert set(inodes(side)) <= set(files.asked)  # of a failure before now the file system tells nobody
+    assert len(files.flushed) < TOGETHER_MIN
+    files.asked = []
     for topic in side.queueing.topics.values():
         side.queueing.publish(topic, [b"b"])
     side.turn()
+    assert (files.together, files.asked) == (2, [])
+    side.close()
+
+
+def test_what_a_killed_process_could_not_write_is_no_success(tmp_path: Path) -> None:
+    files = Counting()
+    side, _ = many(tmp_path, files)
+    files.lost = inodes(side)[-1]
+    side.reopen(clean=False)
+    assert not side.queueing.healthy
+    assert "Input/output error" in side.queueing.error
+    side.broker.close(clean=False)
+
+
+def test_many_places_of_channels_are_flushed_at_once(tmp_path: Path) -> None:
+    files = Counting()
+    side = Side(tmp_path, files=files)
+    topic = side.queueing.topic(b"t")
+    side.turn(1_000)
+    for number in range(TOGETHER_MIN):
+        topic.channel(b"c%d" % number)
+    files.flushed, files.together = [], 0
+    side.queueing.flush.note(topic)
+    side.turn(1_000)
     assert files.together == 1
+    assert len(files.flushed) < TOGETHER_MIN
     side.close()
 
 

@@ -20,7 +20,7 @@ from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.sources import lanes
 from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import CursorFile
-from penstock.disk.files import Files
+from penstock.disk.files import TOGETHER_MIN, Files
 from penstock.disk.job import REST_MS, Job, Take, Takers, run_now
 from penstock.disk.readysegment import ReadySegment
 from penstock.errors import NoDescriptor, StoreError
@@ -34,8 +34,6 @@ else:
     from penstock.broker.nsq.topics import Topic
 
 log = logging.getLogger("penstock.queueing")
-
-TOGETHER_MIN = 16  # segments from which on one flush of the file system costs less than theirs
 
 
 def _unless_gone(path: Path, flush: Callable[[], None]) -> None:
@@ -95,8 +93,9 @@ class _Work:
 
     def run(self, folder: QueueFolder) -> None:
         """Flush all of it. StoreError."""
-        many = len(self.segments) >= TOGETHER_MIN
-        if many and folder.flush_all(self.segments, [*self.files, *(cursor.path for cursor, _ in self.cursors)]):
+        others = [*self.files, *(cursor.path for cursor, _ in self.cursors)]
+        many = max(len(self.segments), len(others)) >= TOGETHER_MIN
+        if many and folder.flush_all(self.segments, others, self.folders):
             return
         for path in self.files:
             _unless_gone(path, partial(_datasync, folder.files, path))

@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.config import BrokerConfig
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.diskqueue import DiskQueue
-from penstock.disk.files import Files
+from penstock.disk.files import Files, flush_together
 from penstock.disk.job import Job
 from penstock.disk.queuewriting import Syncing
 from penstock.disk.readyqueue import Pool, ReadyQueue
@@ -113,14 +113,14 @@ class QueueFolder:
 
     def watch(self) -> None:
         """What former processes wrote is flushed: from now on be told of writes that fail, so that one flush may do for many
-        files.
+        files without a look at each.
         """
         self._watching = True
         if self.queues.is_dir():
             self._watch()
 
     def _watch(self) -> None:
-        """Before a new topic's first write. Without it the first flush goes file by file, as after a start."""
+        """Before a new topic's first write. Without it each file is asked whether it was written, as after a start."""
         if self._watching and self._fd < 0:
             try:
                 self.files.make_folder(self.queues, durable=False)  # the first flush makes its name durable
@@ -128,25 +128,33 @@ class QueueFolder:
             except StoreError as error:
                 log.warning("%s is not watched for failed writes error=%s", self.queues, error)
 
-    def flush_all(self, segments: Sequence[ReadySegment], others: Iterable[Path]) -> bool:
+    def flush_all(self, segments: Sequence[ReadySegment], others: Sequence[Path], folders: Iterable[Path]) -> bool:
         """Make these files durable, their names, too, by flushing the whole file system. False when that cannot be vouched for:
-        then flush them one by one. For the thread that flushes.
+        then flush them one by one. For the thread that flushes. StoreError.
         """
-        files = self.files
-        if self._fd < 0:  # nobody is told of failures
-            return False
         began_s = time.monotonic()
+        if began_s < self._one_by_one_until_s:
+            return False
+        if segments and self._fd >= 0:
+            done = self._flush_watched(segments, others)
+        else:  # nobody tells of failures unasked
+            own = [path for segment in segments for path in (segment.path, segment.sums_path)]
+            done = flush_together(self.files, [*own, *others], folders)
+        now_s = time.monotonic()
+        if done and now_s - began_s > FLUSH_ALL_S + FLUSH_EACH_S * (len(segments) + len(others)):
+            self._one_by_one_until_s = now_s + PATIENCE_S
+        return done
+
+    def _flush_watched(self, segments: Sequence[ReadySegment], others: Sequence[Path]) -> bool:
+        files = self.files
         devices = {files.device(self._fd), *(files.device(segment.fd) for segment in segments)}
         devices |= {files.device(path) for path in others} - {None}
         try:
-            if began_s < self._one_by_one_until_s or len(devices) != 1 or not files.sync_all(self._fd):
+            if len(devices) != 1 or not files.sync_all(self._fd):
                 return False
         except DiskFull:  # some file has no room, and perhaps none of these
             return False
         segments[0].datasync()
-        now_s = time.monotonic()
-        if now_s - began_s > FLUSH_ALL_S + FLUSH_EACH_S * len(segments):
-            self._one_by_one_until_s = now_s + PATIENCE_S
         return True
 
     # -- disk queues ---------------------------------------------------------------------------------------------
