@@ -146,6 +146,29 @@ def test_a_clock_that_jumped_deletes_nothing_for_a_day(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("how", ["set back", "set ahead", "its master's is followed"])
+def test_a_machines_clock_that_is_wrong_makes_no_file_old(tmp_path: Path, how: str) -> None:
+    """Files have their times by the machine's clock, and the time that a broker tells goes on as if it had not been set."""
+    clock, years = at_hour(4), 24 * 3_652 * HOUR
+    store, _ = aged(tmp_path, clock, 1)
+    began, steady = clock.now_ms(), clock.monotonic_ms()
+    if how == "its master's is followed":
+        clock.follow(began + years)
+        began = clock.now_ms()
+    else:
+        clock.jump(years if how == "set ahead" else -years)
+    for segment in store.log.file.segments[7:]:  # written since
+        os.utime(segment.path, (clock.machine_ms() / 1000, clock.machine_ms() / 1000))
+    kept = []
+    for _ in range(4):  # days, each at the hour when segments are deleted
+        store.tick(began + clock.monotonic_ms() - steady, clock.monotonic_ms())
+        kept.append(len(store.log.file.segments))
+        clock.advance(24 * HOUR)
+    assert kept[:3] == [14, 14, 14]
+    assert kept[3] == (14 if how == "set back" else 7)
+    store.close()
+
+
 @pytest.mark.parametrize(("off_hours", "kept"), [(24 * 3_652, 14), (25, 14), (23, 4)])
 def test_a_start_long_after_the_last_record_deletes_nothing_by_age_for_a_day(
     tmp_path: Path, off_hours: int, kept: int
