@@ -13,6 +13,7 @@ import logging
 from functools import partial
 
 from penstock.broker.clients import ClientTable, QueueLocks
+from penstock.broker.clock import BrokerClock
 from penstock.broker.copies import seen
 from penstock.broker.core import Core
 from penstock.broker.counters import counters, totals
@@ -60,10 +61,11 @@ class Broker:
         *,
         files: Files | None = None,
         clock: Clock | None = None,
+        time: BrokerClock | None = None,
         limits: Limits | None = None,
     ) -> None:
         limits = self.limits = limits or limits_of(config)
-        core = self.core = Core(config, files or Files(), clock or Clock(), limits)
+        core = self.core = Core(config, files or Files(), time or BrokerClock(clock or Clock()), limits)
         self.files, self.folder = core.files, core.folder
         self.time, self.clock, self.started_ms = core.time, core.time.clock, core.started_ms
         self.store, self.store_host, self.schedule = core.store, core.store_host, core.schedule
