@@ -196,6 +196,28 @@ def test_a_start_long_after_the_last_record_deletes_nothing_by_age_for_a_day(
     store.close()
 
 
+@pytest.mark.parametrize(("off_hours", "kept"), [(24 * 3_652, True), (23, False)])
+def test_what_was_set_aside_is_kept_for_a_day_by_a_start_long_after_the_last_record(
+    tmp_path: Path, off_hours: int, kept: bool
+) -> None:
+    clock = at_hour(5)
+    store, _ = aged(tmp_path, clock, 1, segments=2)
+    found = tmp_path / "lost+found" / "tail-0"
+    found.parent.mkdir()
+    found.write_bytes(b"acknowledged")
+    store.close()
+    clock.jump(off_hours * HOUR)
+    when = clock.now_ms() / 1000 - max(off_hours, 73) * 3600
+    os.utime(found, (when, when))
+    store.open()
+    sweep(store)
+    assert found.exists() == kept
+    clock.advance(25 * HOUR)
+    sweep(store)
+    assert not found.exists()
+    store.close()
+
+
 @pytest.mark.parametrize("later", [True, False])
 def test_what_a_disk_refuses_to_delete_keeps_what_lies_behind_it(
     tmp_path: Path, later: bool, monkeypatch: pytest.MonkeyPatch

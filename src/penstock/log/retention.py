@@ -67,7 +67,7 @@ class Retention:
         self.used_ratio = used / total if total else 0.0
         self._drop(now_ms, mono_ms)
         self._judge()
-        if mono_ms - self._swept_ms >= _DAY_MS // 24:
+        if mono_ms - self._swept_ms >= _DAY_MS // 24 and self.trusts(now_ms, mono_ms):
             self._swept_ms = mono_ms
             self._sweep_lost(now_ms)
 
