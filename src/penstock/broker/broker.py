@@ -165,11 +165,14 @@ class Broker:
         self.topics.take_up(self.store.queues)
         self.tables.begin()
         self.transactions.load()
+        self.time.update()
+        self.store.begin_turn(self.now_ms)  # a start appends, too, and the machine's clock may be another
         self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
         doubtful = recovery.power_cut or recovery.cut_before
         self.queueing.open(recovery.clean, doubtful)
         if doubtful:  # what may never have been whole is told apart now: the next start finds a process that was killed
             write_abort(self.files, self.folder, cut=False)
+        self.store.end_turn()
         self.history.open()
         self.keeping.open()
         if of_a_set(self.config):
