@@ -217,18 +217,7 @@ class ReadyQueue(Stream):
             last.mark(False)
             if end == self.total:
                 self.last = last
-            self.last_id = self._newest_id()
-
-    def _newest_id(self) -> int:
-        """The highest id that records here have: of the newest that got its own, or of a copy behind it."""
-        newest = 0
-        for segment in reversed(self.segments):
-            for n in range(segment.count - 1, -1, -1):
-                if n not in segment.damaged:
-                    newest = max(newest, segment.message_id(n))
-                    if not _is_copy(segment, n):
-                        return newest
-        return newest
+            self.last_id = _newest_id(kept)
 
     def _find(self, names: Sequence[str] | None) -> list[ReadySegment]:
         """The segments of the folder in the order of their numbers; what is none goes to lost+found."""
@@ -404,10 +393,6 @@ class ReadyQueue(Stream):
         self.last_id = max(now_ns, self.last_id + 1)
         return self.last_id
 
-    def know_id(self, message_id: int) -> None:
-        """A message that is not here has this id: it must not be given to another one."""
-        self.last_id = max(self.last_id, message_id)
-
     def keep_from(self, ordinal: int) -> None:
         """What lies from here on is not dropped."""
         self.kept_from = ordinal
@@ -547,6 +532,18 @@ class ReadyQueue(Stream):
         """Whether names in the folder have changed since this was asked."""
         renamed, self.renamed = self.renamed, False
         return renamed
+
+
+def _newest_id(segments: list[ReadySegment]) -> int:
+    """The highest id that records have: of the newest that got its own, or of a copy behind it."""
+    newest = 0
+    for segment in reversed(segments):
+        for n in range(segment.count - 1, -1, -1):
+            if n not in segment.damaged:
+                newest = max(newest, segment.message_id(n))
+                if not _is_copy(segment, n):
+                    return newest
+    return newest
 
 
 def _is_copy(segment: ReadySegment, n: int) -> bool:

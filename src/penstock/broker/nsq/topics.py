@@ -337,7 +337,7 @@ class QueueTopic(Topic):
     def know_id(self, message_id: int) -> None:
         """A message of this topic has this id, which may not be in its stream."""
         if message_id < _ID_MAX:  # else somebody else made the entry
-            self.stream.know_id(message_id)
+            self.stream.next_id(message_id)
 
     def flushed(self, total: int) -> None:
         """Everything below is durable: readers of a `disk` topic may see it."""
