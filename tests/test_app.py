@@ -14,6 +14,7 @@ from penstock import Message, listeners
 from penstock.aio import Producer
 from penstock.app import Server, _demand_no_error
 from penstock.client.results import SendStatus
+from penstock.clock import FakeClock
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError, Locked
 from penstock.listeners import address_of, bind, port_of
@@ -157,6 +158,28 @@ async def test_a_server_that_is_started_anew_keeps_its_ports_meanwhile(tmp_path:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             other.bind(("127.0.0.1", port))
             other.listen()
+
+
+async def test_time_goes_on_when_the_role_changes_whatever_the_machines_clock_says_by_then(tmp_path: Path) -> None:
+    """A slave whose clock was set meanwhile delivered all delayed messages at once as the master, or years late."""
+    clock = FakeClock()
+    config = BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **FREE)  # type: ignore[arg-type]
+    server = Server(config, None, clock=clock)
+    async with server:
+        assert server.broker is not None
+        server.broker.time.follow(clock.now_ms() + 60_000)  # its master's
+        began = server.broker.now_ms
+        clock.jump(10 * 365 * 86_400_000)
+        server.start_again("a test")
+    clock.advance(5_000)
+    server.prepare_again()
+    async with server:
+        assert server.broker is not None
+        assert abs(server.broker.now_ms - began - 5_000) < 10
+    server.prepare_again()
+    async with server:  # as somebody wants it who starts it
+        assert server.broker is not None
+        assert abs(server.broker.now_ms - clock.now_ms()) < 10
 
 
 async def test_a_port_that_somebody_else_took_while_it_was_bound_is_named(

@@ -25,4 +25,5 @@ def test_another_machines_clock_is_followed() -> None:
         clock.follow(clock.now_ms() + 315_360_000_000)
         clock.follow(clock.now_ms() - 1_000)
         assert clock.now_ms() > 1_700_000_000_000 + 315_000_000_000
+        assert 1_700_000_000_000 <= clock.machine_ms() < clock.now_ms() - 315_000_000_000
         assert clock.monotonic_ms() < 315_000_000_000

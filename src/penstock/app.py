@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from penstock.access.rights import Rights, read_rights
 from penstock.broker.broker import Broker
+from penstock.broker.clock import BrokerClock
 from penstock.broker.replica import check_role, copied, placed, seated
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
@@ -68,15 +69,14 @@ class Server:
     ) -> None:
         self._election: Election | None = None  # it outlives a change of role
         self._ports = Ports()  # so do these
-        self._files = files or Files()
-        self._clock = clock or Clock()
+        self._files, self._clock = files or Files(), clock or Clock()
+        self._time = BrokerClock(self._clock)
         self.addresses: dict[str, str] = {}
         self._begin(broker, registry)
 
     def _begin(self, broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
         """What each start begins with."""
-        self._broker_config = broker
-        self._registry_config = registry
+        self._broker_config, self._registry_config = broker, registry
         self._stack = AsyncExitStack()
         self._limits = Limits() if broker is None and registry is None else limits_of(broker or registry)
         self._rights = _rights(broker or registry, self._limits)
@@ -117,6 +117,7 @@ class Server:
         """It was closed, and is to be started anew, on the same ports. What was changed since its start stays so."""
         ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
         broker = _as_changed(_with_ports(self._broker_config, ports), self.broker)
+        self._time = self.broker.time if self.again and self.broker is not None else BrokerClock(self._clock)
         self._begin(broker, _with_ports(self._registry_config, ports))
 
     async def run_until(self, stop: asyncio.Event) -> None:
@@ -269,7 +270,7 @@ class Server:
         if config.engine:
             election = self._election = self._election or _election(config, self._clock)
             stack.push_async_exit(partial(_leave_engine, election, lambda: bool(self.again)))
-        broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
+        broker = self.broker = Broker(config, files=self._files, time=self._time, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
         if _in_a_set(self._bound, broker):

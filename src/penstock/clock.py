@@ -30,6 +30,10 @@ class Clock:
         """Wall clock: for what is printed and stored."""
         return time.time_ns() // words.NS_A_MS + self._ahead_ms
 
+    def machine_ms(self) -> int:
+        """This machine's wall clock, whomever `now_ms` follows: the times of files are by it."""
+        return time.time_ns() // words.NS_A_MS
+
     def follow(self, now_ms: int) -> None:
         """Another machine's wall clock says this, and is believed from now on."""
         self._ahead_ms += now_ms - self.now_ms()
@@ -50,9 +54,13 @@ class FakeClock(Clock):
         super().__init__()
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
+        self._machine_ms = now_ms
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def machine_ms(self) -> int:
+        return self._machine_ms
 
     def monotonic_ms(self) -> int:
         return self._monotonic_ms
@@ -63,6 +71,7 @@ class FakeClock(Clock):
     def advance(self, ms: int) -> None:
         """Both clocks go on, as time does."""
         self._now_ms += ms
+        self._machine_ms += ms
         self._monotonic_ms += ms
 
     def follow(self, now_ms: int) -> None:
@@ -71,3 +80,4 @@ class FakeClock(Clock):
     def jump(self, ms: int) -> None:
         """The wall clock alone is set, forward or back."""
         self._now_ms += ms
+        self._machine_ms += ms

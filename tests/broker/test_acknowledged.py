@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock import Admin, Message, Producer
 from penstock.broker.acknowledged import EVERY_MS, Acknowledged
+from penstock.broker.clock import BrokerClock
 from penstock.broker.core import Core
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
@@ -52,7 +53,7 @@ def test_what_makes_no_sense_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_what_was_counted_stays(tmp_path: Path) -> None:
-    core = Core(BrokerConfig(data=str(tmp_path)), Files(), FakeClock(), Limits())
+    core = Core(BrokerConfig(data=str(tmp_path)), Files(), BrokerClock(FakeClock()), Limits())
     acknowledged = Acknowledged(core)
     gone = Attempts()
     gone.add(3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.broker.clock import Alarm, BrokerClock
-from penstock.clock import Clock
+from penstock.clock import Clock, FakeClock
 
 
 class Jumping(Clock):
@@ -50,6 +52,22 @@ def test_a_jump_is_followed_by_a_millisecond_a_second() -> None:
             clock.pass_ms(1_000)
             time.update()
             assert time.now_ms == begin + second * 1_000 + second * (1 if jump > 0 else -1)
+
+
+@pytest.mark.parametrize("years", [10, -10])
+def test_who_follows_another_line_goes_by_his_own_clock_again_when_that_is_put_right(years: int) -> None:
+    clock = FakeClock()
+    right = clock.now_ms()
+    clock.jump(years * 365 * 86_400_000)
+    time = BrokerClock(clock)
+    time.follow(right)
+    for second in range(1, 200):
+        if second == 20:
+            clock.jump(-years * 365 * 86_400_000)
+        clock.advance(1_000)
+        time.update()
+        assert time.now_ms == right + second * 1_000
+    assert clock.now_ms() == clock.machine_ms()
 
 
 def test_a_small_correction_is_reached() -> None:

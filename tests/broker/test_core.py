@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import msgid
+from penstock.broker.clock import BrokerClock
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_DISK, LEVEL_OS
 from penstock.clock import FakeClock
@@ -17,7 +18,7 @@ from penstock.limits import Limits
 
 
 def core(folder: Path, **settings: object) -> Core:
-    return Core(BrokerConfig(data=str(folder), **settings), Files(), FakeClock(), Limits())  # type: ignore[arg-type]
+    return Core(BrokerConfig(data=str(folder), **settings), Files(), BrokerClock(FakeClock()), Limits())  # type: ignore[arg-type]
 
 
 def test_settings_reach_the_store_and_the_topics(tmp_path: Path) -> None:

@@ -84,6 +84,40 @@ def test_a_sender_s_properties_are_only_properties(tmp_path: Path, odd: str, res
     side.close()
 
 
+@pytest.mark.parametrize("delay", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}, {"TIMER_DELAY_SEC": "1"}], ids=str)
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_delay_is_as_long_after_a_clock_was_set_back(tmp_path: Path, delay: dict[str, str], killed: bool) -> None:
+    """Store times do not decrease, and a delay is counted from there: it was an hour longer for an hour."""
+    side = Side(tmp_path)
+    put(side, b"Orders", b"before", {})
+    side.turn()
+    side.clock.jump(-3_600_000)
+    side.reopen(clean=True)
+    put(side, b"Orders", b"later", delay)
+    side.turn(400)
+    if killed:
+        side.reopen(clean=False)
+    side.turn(500)
+    assert pulled(side, b"Orders") == [b"before"]
+    for _ in range(5):
+        side.turn(100)
+    assert pulled(side, b"Orders") == [b"before", b"later"]
+    side.close()
+
+
+def test_who_leaves_no_room_for_a_moment_is_not_refused(tmp_path: Path) -> None:
+    """Of a publish that would stop in the middle: what was staged fitted."""
+    side = Side(tmp_path)
+    put(side, b"Orders", b"before", {})
+    side.turn()
+    side.clock.jump(-3_600_000)
+    side.reopen(clean=True)
+    for more in range(60):
+        put(side, b"Orders", b"later", {"DELAY": "1", "x": "y" * (record.PROPERTIES_BYTES_MAX - 100 + more)})
+    assert len(side.broker.schedule) == 60
+    side.close()
+
+
 @pytest.mark.parametrize("restarted", [True, False])
 @pytest.mark.parametrize("odd", ODD)
 def test_an_entry_without_sense_is_set_aside(tmp_path: Path, odd: str, restarted: bool) -> None:

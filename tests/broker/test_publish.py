@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.stagingside import A, B, House, Killed, named, piece
+from penstock.broker.broker import Broker
 from penstock.broker.levels import LEVEL_PAIR
 from penstock.broker.publish import BatchPublish
 from penstock.broker.runs import Runs
@@ -272,6 +273,25 @@ def test_a_publish_that_lacks_its_end_alone_needs_no_staged_rows(house: House, m
     house.open()
     assert house.rows() == named("a", 3)
     assert not house.publish([A])
+
+
+def test_what_a_start_appends_has_the_time_of_the_broker_it_goes_on_with(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Store times do not decrease: those of a clock ten years ahead would have stood still for ten years."""
+    house.stage(A, [piece(named("a", 3))])
+    with monkeypatch.context() as patched:
+        note = Runs.note
+        patched.setattr(Runs, "note", lambda self, about: _unless_done(note, self, about))
+        with pytest.raises(Killed):
+            house.publish([A])
+    house.kill()
+    house.clock.jump(10 * 365 * 86_400_000)
+    before = house.broker.store.log.end
+    house.broker = Broker(house.config, clock=house.clock, time=house.broker.time)
+    house.broker.open()
+    assert house.broker.store.log.end > before
+    assert house.broker.store.log.store_ms == house.broker.now_ms
 
 
 def test_what_is_delayed_is_published_whoever_is_in_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -353,3 +354,24 @@ def test_the_broker_s_own_properties_are_refused_in_staged_rows(tmp_path: Path, 
     assert caught.value.remoting == 13
     assert house.staging.append("0" * 8, 1, piece([b"PENSTOCK_ID\x01abc"], properties=b"KEYS\x01PENSTOCK_ID")) == 1
     house.broker.close()
+
+
+@pytest.mark.parametrize("hours", [23, 24 * 3_652])
+def test_what_is_staged_is_not_given_up_by_a_clock_that_may_be_wrong(tmp_path: Path, hours: int) -> None:
+    """A start ten years ahead dropped what a query was about to publish."""
+    house = House(tmp_path, stage_ttl_ms=22 * 3_600_000)
+    house.stage("aaaaaaaa", [piece([b"0"])])
+    assert house.publish(["aaaaaaaa"])
+    house.stage("bbbbbbbb", [piece([b"1"])], batch=1)
+    house.settle()
+    (file,) = [path for path in (tmp_path / "staging").iterdir() if path.name.startswith("bbbbbbbb")]
+    os.utime(file, (house.clock.now_ms() / 1000, house.clock.now_ms() / 1000))
+    house.kill()
+    house.clock.jump(hours * 3_600_000)
+    house.open()
+    house.settle()
+    assert ("bbbbbbbb" in house.staging.spools) == (hours > 24)
+    house.clock.advance(24 * 3_600_000)
+    house.settle()
+    assert "bbbbbbbb" not in house.staging.spools
+    house.kill()

@@ -153,3 +153,24 @@ def test_many_that_are_silent_are_asked_in_pieces(tmp_path: Path) -> None:
     assert asked == [n for n in range(3 * ASKED_AT_ONCE) if n != ASKED_AT_ONCE]
     assert transactions.tick(mono_ms + 3 * PIECE_MS) == mono_ms + 60_000
     side.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_producer_whose_clock_is_ahead_is_asked_in_time(tmp_path: Path, restarted: bool) -> None:
+    """Its half messages were born in the future, and nobody was asked about them before that had come."""
+    side = Side(tmp_path, transaction_timeout_ms=1_000, transaction_check_interval_ms=500)
+    placed = side.broker.put(
+        side.broker.topics.by_name[HALF_TOPIC], 0, b"x", {"PGROUP": "PG", "REAL_TOPIC": "T", "REAL_QID": "0"}, half=True,
+        born_host=side.broker.store_host, born_ms=side.broker.now_ms + 3_600_000,
+    )  # fmt: skip
+    side.broker.transactions.begun(placed.queue_offset, placed.physical, side.broker.now_ms + 3_600_000, {})
+    side.turn()
+    if restarted:
+        side.reopen(clean=False)
+    asked = list[str]()
+    side.broker.transactions.ask_through(lambda group, data, fields: asked.append(group) is None)
+    side.turn(600)
+    assert not asked
+    side.turn(600)
+    assert asked == ["PG"]
+    side.close()

@@ -146,6 +146,29 @@ def test_a_clock_that_jumped_deletes_nothing_for_a_day(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("how", ["set back", "set ahead", "its master's is followed"])
+def test_a_machines_clock_that_is_wrong_makes_no_file_old(tmp_path: Path, how: str) -> None:
+    """Files have their times by the machine's clock, and the time that a broker tells goes on as if it had not been set."""
+    clock, years = at_hour(4), 24 * 3_652 * HOUR
+    store, _ = aged(tmp_path, clock, 1)
+    began, steady = clock.now_ms(), clock.monotonic_ms()
+    if how == "its master's is followed":
+        clock.follow(began + years)
+        began = clock.now_ms()
+    else:
+        clock.jump(years if how == "set ahead" else -years)
+    for segment in store.log.file.segments[7:]:  # written since
+        os.utime(segment.path, (clock.machine_ms() / 1000, clock.machine_ms() / 1000))
+    kept = []
+    for _ in range(4):  # days, each at the hour when segments are deleted
+        store.tick(began + clock.monotonic_ms() - steady, clock.monotonic_ms())
+        kept.append(len(store.log.file.segments))
+        clock.advance(24 * HOUR)
+    assert kept[:3] == [14, 14, 14]
+    assert kept[3] == (14 if how == "set back" else 7)
+    store.close()
+
+
 @pytest.mark.parametrize(("off_hours", "kept"), [(24 * 3_652, 14), (25, 14), (23, 4)])
 def test_a_start_long_after_the_last_record_deletes_nothing_by_age_for_a_day(
     tmp_path: Path, off_hours: int, kept: int
@@ -170,6 +193,28 @@ def test_a_start_long_after_the_last_record_deletes_nothing_by_age_for_a_day(
     clock.advance(24 * HOUR)
     sweep(store)
     assert len(store.log.file.segments) < 14
+    store.close()
+
+
+@pytest.mark.parametrize(("off_hours", "kept"), [(24 * 3_652, True), (23, False)])
+def test_what_was_set_aside_is_kept_for_a_day_by_a_start_long_after_the_last_record(
+    tmp_path: Path, off_hours: int, kept: bool
+) -> None:
+    clock = at_hour(5)
+    store, _ = aged(tmp_path, clock, 1, segments=2)
+    found = tmp_path / "lost+found" / "tail-0"
+    found.parent.mkdir()
+    found.write_bytes(b"acknowledged")
+    store.close()
+    clock.jump(off_hours * HOUR)
+    when = clock.now_ms() / 1000 - max(off_hours, 73) * 3600
+    os.utime(found, (when, when))
+    store.open()
+    sweep(store)
+    assert found.exists() == kept
+    clock.advance(25 * HOUR)
+    sweep(store)
+    assert not found.exists()
     store.close()
 
 

@@ -13,6 +13,7 @@ import logging
 from functools import partial
 
 from penstock.broker.clients import ClientTable, QueueLocks
+from penstock.broker.clock import BrokerClock
 from penstock.broker.copies import seen
 from penstock.broker.core import Core
 from penstock.broker.counters import counters, totals
@@ -60,10 +61,11 @@ class Broker:
         *,
         files: Files | None = None,
         clock: Clock | None = None,
+        time: BrokerClock | None = None,
         limits: Limits | None = None,
     ) -> None:
         limits = self.limits = limits or limits_of(config)
-        core = self.core = Core(config, files or Files(), clock or Clock(), limits)
+        core = self.core = Core(config, files or Files(), time or BrokerClock(clock or Clock()), limits)
         self.files, self.folder = core.files, core.folder
         self.time, self.clock, self.started_ms = core.time, core.time.clock, core.started_ms
         self.store, self.store_host, self.schedule = core.store, core.store_host, core.schedule
@@ -163,11 +165,14 @@ class Broker:
         self.topics.take_up(self.store.queues)
         self.tables.begin()
         self.transactions.load()
+        self.time.update()
+        self.store.begin_turn(self.now_ms)  # a start appends, too, and the machine's clock may be another
         self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
         doubtful = recovery.power_cut or recovery.cut_before
         self.queueing.open(recovery.clean, doubtful)
         if doubtful:  # what may never have been whole is told apart now: the next start finds a process that was killed
             write_abort(self.files, self.folder, cut=False)
+        self.store.end_turn()
         self.history.open()
         self.keeping.open()
         if of_a_set(self.config):

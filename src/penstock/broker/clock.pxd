@@ -9,7 +9,7 @@ cdef class BrokerClock:
     cdef long long _anchor_ms, _slewed_ms, _mono_ns
     cdef readonly long long mono_ms, now_ms, now_ns
 
-    @cython.locals(mono_ns=cython.longlong, mono_ms=cython.longlong, wrong=cython.longlong)
+    @cython.locals(mono_ns=cython.longlong, mono_ms=cython.longlong, wrong=cython.longlong, own=cython.longlong)
     cpdef update(self)
     cpdef long long since_ns(self)
 

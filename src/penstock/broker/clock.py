@@ -16,6 +16,7 @@ else:
     from penstock.clock import Clock
 
 SLEW_EVERY_MS = 1_000
+_NEARER_MS = 1_000
 
 
 class BrokerClock:
@@ -36,6 +37,10 @@ class BrokerClock:
         self.mono_ms = mono_ms = mono_ns // words.NS_A_MS
         if mono_ms - self._slewed_ms >= SLEW_EVERY_MS:
             wrong = self.clock.now_ms() - mono_ms - self._anchor_ms
+            own = self.clock.machine_ms() - mono_ms - self._anchor_ms
+            if abs(own) < abs(wrong) - _NEARER_MS:  # another line was taken over, and this clock has been put right
+                self.clock.follow(self.clock.machine_ms())
+                wrong = own
             self._anchor_ms += max(-1, min(1, wrong))
             self._slewed_ms = mono_ms
         self.now_ms = mono_ms + self._anchor_ms

@@ -20,7 +20,6 @@ from penstock.broker.rules import topic_rules
 from penstock.broker.sending import Sending
 from penstock.broker.takeover import delivered_by_rocketmq
 from penstock.broker.topics import TopicTable
-from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
@@ -37,18 +36,19 @@ from penstock.wire.addresses import host_in
 class Core:
     """See the module. It is made before the parts, and knows none of them."""
 
-    def __init__(self, config: BrokerConfig, files: Files, clock: Clock, limits: Limits) -> None:
+    def __init__(self, config: BrokerConfig, files: Files, time: BrokerClock, limits: Limits) -> None:
         self.config = config
         self.files = files
         self.limits = limits
         self.folder = Path(config.data)
         self.reload: Callable[[], list[dict[str, object]]] = _no_reload
         self.changed: dict[str, int] = {}  # settings that are not as they were at the start
-        self.time = BrokerClock(clock)
-        self.started_ms = clock.now_ms()
+        self.time = time
+        time.update()
+        self.started_ms = time.now_ms
         self.store_host = msgid.pack_host(f"{_own_address(config)}:{max(0, config.remoting_port)}")
         self.store = LogStore(
-            self.folder, _store_options(config, self.store_host, self._needs_whole()), files=files, clock=clock
+            self.folder, _store_options(config, self.store_host, self._needs_whole()), files=files, clock=time.clock
         )
         self.copies = Copies(config, self.store)
         self.store.follow(config.role == "slave")

@@ -75,8 +75,9 @@ class BatchPublish:
     def _check_delayed(self, topic: LogTopic, queue_id: int, item: BatchItem, properties: dict[str, str]) -> None:
         """As it would be stored: where it is for is told in properties more."""
         sending = self._core.sending
-        sending.delays.due_ms(properties, self._core.time.now_ms + PUBLISHED_WITHIN_MS)
-        queue, properties = sending.as_delayed(topic, queue_id, properties)
+        now_ms = self._core.time.now_ms
+        sending.delays.due_ms(properties, now_ms + PUBLISHED_WITHIN_MS)
+        queue, properties = sending.as_delayed(topic, queue_id, properties, now_ms)
         text = record.restore_properties(properties).encode()
         if len(text) > record.PROPERTIES_BYTES_MAX:
             raise _too_large()

@@ -28,7 +28,7 @@ from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
 from penstock.log.store import LogStore
 from penstock.message import ReceivedMessage
-from penstock.schedule.delays import LEVEL, DelayRule
+from penstock.schedule.delays import LEVEL, TIMER_PROPERTIES, DelayRule
 from penstock.wire import names, record
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6, ResponseCode
 
@@ -40,6 +40,7 @@ APPEND_REFUSALS = {
     status.ILLEGAL: (13, "the message is illegal, maybe the lengths within the batch do not add up."),
     status.NOT_MASTER: (14, "service not available now. It is a slave: messages are sent to its master."),
 }
+_BEHIND_MS = 500  # a delay that ends so much later is still on time
 SHORT = (14, "service not available now. Fewer brokers are in sync than min_in_sync asks for: nothing is stored.")
 
 
@@ -202,7 +203,7 @@ class Sending:
         due_ms = None if half else self.due_ms(properties)
         queue = topic.queues[queue_id]
         if due_ms is not None:
-            queue, properties = self.as_delayed(topic, queue_id, properties)
+            queue, properties = self.as_delayed(topic, queue_id, properties, due_ms)
         draft = self._draft
         draft.set_body(body)
         draft.set_properties(record.restore_properties(properties).encode())
@@ -215,10 +216,19 @@ class Sending:
         return Placed(draft.physical, queue_id, draft.queue_offset)
 
     def as_delayed(
-        self, topic: LogTopic, queue_id: int, properties: dict[str, str]
+        self, topic: LogTopic, queue_id: int, properties: dict[str, str], due_ms: int
     ) -> tuple[ConsumeQueue, dict[str, str]]:
-        """Where a delayed message waits, and its properties there: they say where it is for, too."""
+        """Where a delayed message waits, and its properties there: they say where it is for, too.
+
+        A delay is counted from the store time. After a clock was set back between two starts that stands still until it is
+        reached: the moment itself is told meanwhile, unless the properties leave no room for it.
+        """
         told = {**properties, names.REAL_TOPIC: topic.name.decode(), names.REAL_QUEUE: str(queue_id)}
+        if self.store.log.store_ms - self.time.now_ms > _BEHIND_MS:
+            moment = {name: text for name, text in told.items() if name not in TIMER_PROPERTIES}
+            moment[names.TIMER_DELIVER_MS] = str(due_ms)
+            if len(record.restore_properties(moment).encode()) <= record.PROPERTIES_BYTES_MAX:
+                return self.topics.by_name[TIMER_TOPIC].queues[0], moment
         if LEVEL in properties:
             level = self.delays.level(properties[LEVEL])
             return self.topics.by_name[SCHEDULE_TOPIC].queues[level - 1], told

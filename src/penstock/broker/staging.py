@@ -318,7 +318,10 @@ class Staging:
         """
         if mono_ms >= self._sweep_ms:
             self._sweep_ms = mono_ms + SWEEP_MS
+            retention = self._core.store.upkeep.retention
             if self._core.store.following:  # they are the master's
+                return self._sweep_ms
+            if retention is not None and not retention.trusts(self._core.time.now_ms, mono_ms):
                 return self._sweep_ms
             config = self._core.config
             before_ms = self._core.time.now_ms - config.stage_ttl_ms

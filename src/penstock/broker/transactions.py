@@ -85,7 +85,7 @@ class Transactions:
         offsets = self._core.offsets
         first = offsets.get(GROUP, HALF_TOPIC.decode(), 0) or 0
         for message in self._messages(halves, max(first, halves.min_offset)):
-            self.open[message.queue_offset] = _half(message)
+            self.begun(message.queue_offset, message.physical_offset, message.born_ms, dict(message.properties))
         for message in self._messages(ops, max(offsets.get(GROUP, OP_TOPIC.decode(), 0) or 0, ops.min_offset)):
             for part in message.body.split(b","):
                 if part.isdigit() and len(part) < 19:
@@ -102,6 +102,7 @@ class Transactions:
 
     def begun(self, offset: int, physical: int, born_ms: int, properties: dict[str, str]) -> None:
         """A half message was stored at this queue offset."""
+        born_ms = min(born_ms, self._core.time.now_ms)  # its producer's clock may be wrong
         self.open[offset] = Half(physical, born_ms, _immunity_ms(properties), _checks(properties))
 
     def resume(self, physical: int) -> None:
@@ -248,11 +249,6 @@ def _number(text: str) -> int:
 def _immunity_ms(properties: dict[str, str]) -> int:
     text = properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
     return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 9 else 0
-
-
-def _half(message: ReceivedMessage) -> Half:
-    properties = dict(message.properties)
-    return Half(message.physical_offset, message.born_ms, _immunity_ms(properties), _checks(properties))
 
 
 def _checks(properties: dict[str, str]) -> int:

@@ -42,3 +42,6 @@ cdef class ReadyQueue(Stream):
     cpdef int find(self, long long ordinal) except -1
     @cython.locals(segment=ReadySegment, gone=cython.longlong)
     cpdef int drop_below(self, long long ordinal) except -1
+
+
+cdef bint _is_copy(ReadySegment segment, long long n) noexcept

@@ -217,8 +217,7 @@ class ReadyQueue(Stream):
             last.mark(False)
             if end == self.total:
                 self.last = last
-            if last.count:
-                self.last_id = last.message_id(last.count - 1)
+            self.last_id = _newest_id(kept)
 
     def _find(self, names: Sequence[str] | None) -> list[ReadySegment]:
         """The segments of the folder in the order of their numbers; what is none goes to lost+found."""
@@ -533,3 +532,20 @@ class ReadyQueue(Stream):
         """Whether names in the folder have changed since this was asked."""
         renamed, self.renamed = self.renamed, False
         return renamed
+
+
+def _newest_id(segments: list[ReadySegment]) -> int:
+    """The highest id that records have: of the newest that got its own, or of a copy behind it."""
+    newest = 0
+    for segment in reversed(segments):
+        for n in range(segment.count - 1, -1, -1):
+            if n not in segment.damaged:
+                newest = max(newest, segment.message_id(n))
+                if not _is_copy(segment, n):
+                    return newest
+    return newest
+
+
+def _is_copy(segment: ReadySegment, n: int) -> bool:
+    """Whether record n came with the id it had."""
+    return ube32(segment.base, segment.start(n) + layout.MARK) != 0

@@ -35,7 +35,8 @@ class Retention:
         self.protected: Callable[[], int] | None = None
         """Says below which physical offset nobody needs the log any more; None: everywhere."""
         self.lost_to_force = 0
-        self._started = now_ms, mono_ms = (store.clock.now_ms(), store.clock.monotonic_ms())
+        now_ms, mono_ms = store.clock.now_ms(), store.clock.monotonic_ms()
+        self._started = (now_ms, store.clock.machine_ms(), mono_ms)
         last_ms = store.log.store_ms  # of the last record there is
         late = last_ms > 0 and now_ms - last_ms > _LATE_MS  # it was off, or idle, for so long, or the clock is wrong
         self._distrust_until = mono_ms + _DISTRUST_MS if late else 0
@@ -66,7 +67,7 @@ class Retention:
         self.used_ratio = used / total if total else 0.0
         self._drop(now_ms, mono_ms)
         self._judge()
-        if mono_ms - self._swept_ms >= _DAY_MS // 24:
+        if mono_ms - self._swept_ms >= _DAY_MS // 24 and self.trusts(now_ms, mono_ms):
             self._swept_ms = mono_ms
             self._sweep_lost(now_ms)
 
@@ -80,13 +81,19 @@ class Retention:
             store.refuse(status.OK)
 
     def trusts(self, now_ms: int, mono_ms: int) -> bool:
-        """Age is only believed while both clocks tell the same story of how long this has run, and where it began soon after the
-        last record, or a day ago."""
-        wall, mono = now_ms - self._started[0], mono_ms - self._started[1]
-        if abs(wall - mono) > _CLOCKS_AGREE_MS:
+        """Age is only believed while all clocks tell the same story of how long this has run, and where it began soon after the
+        last record, or a day ago. What is stored goes by `now_ms`, which the machine's clock moves no more, or is another's."""
+        machine_ms = self.store.clock.machine_ms()
+        now, machine, mono = self._started
+        if any(abs(ran - (mono_ms - mono)) > _CLOCKS_AGREE_MS for ran in (now_ms - now, machine_ms - machine)):
             self._distrust_until = mono_ms + _DISTRUST_MS
-            self._started = (now_ms, mono_ms)
+            self._started = (now_ms, machine_ms, mono_ms)
         return mono_ms >= self._distrust_until
+
+    def _age_ms(self, path: Path, now_ms: int) -> int:
+        """How long ago a file was written, by that of the two clocks that says less: its time is by the machine's, which may have
+        been set since, either way."""
+        return min(now_ms, self.store.clock.machine_ms()) - self.store.files.modified_ms(path)
 
     def _drop(self, now_ms: int, mono_ms: int) -> None:
         store, options = self.store, self.store.options
@@ -109,7 +116,7 @@ class Retention:
             if end > store.log.end or end > store.durability.flushed:
                 break
             if not forced:
-                expired = trusted and now_ms - store.files.modified_ms(segment.path) > options.file_reserved_time_ms
+                expired = trusted and self._age_ms(segment.path, now_ms) > options.file_reserved_time_ms
                 if not expired or end > limit:
                     break
             elif end > limit:
@@ -134,10 +141,7 @@ class Retention:
         folder = self.store.folder / "lost+found"
         for name in self.store.files.names(folder):
             path = folder / name
-            if (
-                name != "manifest.jsonl"
-                and now_ms - self.store.files.modified_ms(path) > self.store.options.lost_found_ms
-            ):
+            if name != "manifest.jsonl" and self._age_ms(path, now_ms) > self.store.options.lost_found_ms:
                 self._doomed.append(path)
 
     def take(self, mono_ms: int) -> Job | None:

@@ -444,3 +444,33 @@ def test_what_was_finished_before_a_kill_does_not_come_behind_the_power_cut_afte
     assert all_that_comes(side, b"c") == []
     side.close()
     files.let_go()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("copied", [True, False], ids=["in the stream", "in the schedule"])
+def test_no_two_messages_have_one_id_after_the_clock_was_set_back(tmp_path: Path, clean: bool, copied: bool) -> None:
+    """Ids are times, and go on behind the highest there is: of what is deferred, too, and before a copy that came later."""
+    side = Side(tmp_path)
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"c")
+    side.queueing.publish(topic, [b"first"], 0)
+    side.turn()
+    side.clock.jump(-3_600_000)
+    side.reopen(clean)
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"deferred"], 1_000)
+    if copied:
+        side.queueing.publish(topic, [b"plain"], 0)
+    for _ in range(4 if copied else 1):
+        side.turn(500)
+    side.reopen(clean)
+    topic = side.queueing.topic(b"t")
+    for n in range(3):
+        side.queueing.publish(topic, [b"later %d" % n], 700 * n)
+    side.turn()
+    came = all_that_comes(side, b"c")
+    assert sorted(message.body for message in came) == sorted(
+        [b"first", b"deferred", b"later 0", b"later 1", b"later 2", *([b"plain"] if copied else [])]
+    )
+    assert len({message.id for message in came}) == len(came)
+    side.close()

@@ -261,6 +261,8 @@ class Deferral:
             found = None if about is None else self._topics.get(about.topic)
             if about is not None and found is not None:
                 entries.append((due.id, about, found))
+                if isinstance(found, QueueTopic):
+                    found.know_id(about.id)
                 if about.channel:
                     self._claims.replace(about, due.id)
         for id_, about, topic in entries:

@@ -37,6 +37,7 @@ log = logging.getLogger("penstock.queueing")
 
 Owed = set[bytes] | None  # the channels that a deferred message is for; None: all there are
 
+_ID_MAX = 1 << 62  # the nanoseconds of a time in 2116
 _RECORD_BYTES = 19  # of a record in a ready queue, beside the body
 
 
@@ -332,6 +333,11 @@ class QueueTopic(Topic):
     def new_id(self, now_ns: int) -> int:
         """A message id that this topic never had: the time, or the next one."""
         return int(self.stream.next_id(now_ns))
+
+    def know_id(self, message_id: int) -> None:
+        """A message of this topic has this id, which may not be in its stream."""
+        if message_id < _ID_MAX:  # else somebody else made the entry
+            self.stream.next_id(message_id)
 
     def flushed(self, total: int) -> None:
         """Everything below is durable: readers of a `disk` topic may see it."""
