@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 
 from fronts.nsq_peer import NsqPeer, mpub, sized
@@ -21,6 +20,7 @@ from penstock.access.rights import Rights
 from penstock.config import BrokerConfig, RegistryConfig, defaults
 from penstock.httpd import LARGE_BYTES
 from penstock.limits import NAMES, CreationRate, Limits, is_loopback, limits_of
+from penstock.memory import memory_bytes
 from penstock.testing import Broker
 from penstock.wire import remoting
 from penstock.wire.remoting import RemotingCommand
@@ -417,7 +417,7 @@ def test_a_header_that_escapes_make_long_is_refused_and_the_connection_lives() -
 
 def test_memory() -> None:
     assert Limits(connection_memory_bytes=5).memory_bytes == 5
-    assert Limits().memory_bytes == pytest.approx(psutil.virtual_memory().total / 4, rel=0.01)
+    assert Limits().memory_bytes == memory_bytes() // 4
 
 
 @pytest.mark.parametrize(

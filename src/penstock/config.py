@@ -65,7 +65,9 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
         Limits.max_connections_per_address
     )
     connection_memory_bytes: Annotated[
-        int, "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's"
+        int,
+        "memory for unfinished requests and unread answers of all connections; "
+        "0: a quarter of the machine's, or of the container's",
     ] = 0
     max_unread_bytes: Annotated[int, "bytes a connection may leave unread before nothing more is read from it"] = (
         Limits.max_unread_bytes
