@@ -94,6 +94,15 @@ def test_none_at_all_is_no_limit(name: str) -> None:
     assert getattr(broker({name: "1"}), name) == 1
 
 
+def test_properties_that_clients_add_themselves_have_room() -> None:
+    """An id, the name of the cluster, where a retry came from: with less every message would be refused."""
+    for least in ("0", "1", "1023"):
+        with pytest.raises(ConfigError, match=f"max_properties_size cannot be {least}") as caught:
+            broker({"max_properties_size": least})
+        assert caught.value.hint == "It is 1024 to 32767."
+    assert broker({"max_properties_size": "1024"}).max_properties_size == 1024
+
+
 def test_a_header_in_json_holds_its_fields() -> None:
     """They are an object within it: at a depth of 1 no client is heard."""
     with pytest.raises(ConfigError, match="max_json_depth cannot be 1"):

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import pytest
 
 from fronts.nsq_peer import NsqPeer, mpub, sized
@@ -21,6 +20,7 @@ from penstock.access.rights import Rights
 from penstock.config import BrokerConfig, RegistryConfig, defaults
 from penstock.httpd import LARGE_BYTES
 from penstock.limits import NAMES, CreationRate, Limits, is_loopback, limits_of
+from penstock.memory import memory_bytes
 from penstock.testing import Broker
 from penstock.wire import remoting
 from penstock.wire.remoting import RemotingCommand
@@ -305,7 +305,7 @@ ROWS: dict[str, list[Row]] = {
     "json_depth": [Row({"max_json_depth": 3}, _bytes(raw_frame(b'{"code":1,"x":[[[1]]]}')), b"closed")],
     "body": [Row({"max_message_size": 1000}, _peer(lambda peer: peer.send("t", bytes(1001))), b"13 ")],
     "properties": [
-        Row({"max_properties_size": 100}, _peer(lambda p: p.send("t", b"", {"k": "v" * 200})), b"length limit 100B"),
+        Row({"max_properties_size": 1024}, _peer(lambda p: p.send("t", b"", {"k": "v" * 1100})), b"length limit 1024B"),
         Row({}, _peer(lambda p: p.send("t", b"", {"k": "v" * 32_800})), b"properties length limit 32KB"),
     ],
     "answers": [Row({"max_waiting_answer_bytes": 1000, "level": level}, _answers, b"100") for level in ("os", "disk")],
@@ -417,7 +417,7 @@ def test_a_header_that_escapes_make_long_is_refused_and_the_connection_lives() -
 
 def test_memory() -> None:
     assert Limits(connection_memory_bytes=5).memory_bytes == 5
-    assert Limits().memory_bytes == pytest.approx(psutil.virtual_memory().total / 4, rel=0.01)
+    assert Limits().memory_bytes == memory_bytes() // 4
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,15 @@ here by the name that `/metrics` shows; bytes that break one raise a WireError w
 from __future__ import annotations
 
 import ipaddress
-import os
 import resource
 from collections.abc import Mapping
+
+from penstock import memory
 
 PORT_MAX = 65_535
 FILES_KEPT = 64  # descriptors for files: one that cannot be opened to be flushed ends the storing until a restart
 QUEUES_MAX = 65_536  # of a topic that has a table already, whatever the limit is now
-_MEMORY_PARTS = 4  # of the machine's memory connections get one
+_MEMORY_PARTS = 4  # of the memory there is for us connections get one
 
 # What `penstock_limit_reached_total` counts, by the setting that moves it.
 NAMES = {
@@ -59,7 +60,7 @@ class Limits:
 
     max_connections: int = 12_000
     max_connections_per_address: int = 1_000  # of another machine: loopback is free
-    connection_memory_bytes: int = 0  # a quarter of the RAM
+    connection_memory_bytes: int = 0  # a quarter of the memory
     max_unread_bytes: int = 8 << 20
     slow_reader_timeout_ms: int = 30_000
     request_timeout_ms: int = 30_000
@@ -95,7 +96,7 @@ class Limits:
     @property
     def memory_bytes(self) -> int:
         """The bound of the memory of all connections, in bytes."""
-        return self.connection_memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY_PARTS
+        return self.connection_memory_bytes or memory.memory_bytes() // _MEMORY_PARTS
 
     def change(self, values: Mapping[str, int]) -> None:
         """Other bounds from now on."""

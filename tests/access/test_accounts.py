@@ -76,3 +76,13 @@ def test_a_name_denied_below_a_pattern_is_refused_in_toml(tmp_path: Path) -> Non
     path = write(tmp_path / "users.toml", user("RocketMQ", "publish:*"))
     with pytest.raises(ConfigError, match="is denied below a right"):
         update(path, {"accessKey": "RocketMQ", "topicPerms": "a=DENY"})
+
+
+def test_an_account_of_digits_is_a_number_in_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("accounts:\n- accessKey: 20261\n  secretKey: 12345678\n")
+    update(path, {"accessKey": "20261", "admin": "true"})
+    (one,) = read(path).values()
+    assert (one.name, one.secret, one.is_admin) == ("20261", "12345678", True)
+    remove(path, "20261")
+    assert read(path) == {}

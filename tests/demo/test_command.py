@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from penstock.demo import command
 from penstock.demo.command import _cell, _new_folder, demo, run
 from penstock.errors import ConfigError
 
@@ -30,4 +32,15 @@ def test_a_file_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
 def test_a_demo_of_no_events_is_refused_before_anything_starts(tmp_path: Path, events: str) -> None:
     told = CliRunner().invoke(demo, ["--events", events, "--out", str(tmp_path / "out")])
     assert (told.exit_code, "--events" in told.output) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "plotext"])
+def test_a_demo_that_lacks_something_says_what_to_install_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else find_spec(name))
+    told = CliRunner().invoke(command.demo, ["--out", str(tmp_path / "out")])
+    assert told.exit_code == 1
+    assert f"{missing} not installed\n  pip install 'penstock[spark,charts]'" in told.output
     assert not (tmp_path / "out").exists()

@@ -57,9 +57,9 @@ def update(path: Path, told: Mapping[str, str]) -> None:
         return
     with usersfile.locked(path):
         table = _table(path)
-        accounts = [one for one in _accounts(table) if one.get("accessKey") != name]
+        accounts = [one for one in _accounts(table) if not _is_of(one, name)]
         before: Account = {"accessKey": name}
-        before = next((one for one in _accounts(table) if one.get("accessKey") == name), before)
+        before = next((one for one in _accounts(table) if _is_of(one, name)), before)
         table["accounts"] = [*accounts, _account(before, told)]
         _write(path, table)
 
@@ -73,7 +73,7 @@ def remove(path: Path, name: str) -> None:
         return
     with usersfile.locked(path):
         table = _table(path)
-        left = [one for one in _accounts(table) if one.get("accessKey") != name]
+        left = [one for one in _accounts(table) if not _is_of(one, name)]
         if len(left) == len(_accounts(table)):
             raise ConfigError(f"no user {name}")
         table["accounts"] = left
@@ -103,6 +103,11 @@ def _table(path: Path) -> Account:
 def _accounts(table: Account) -> list[Account]:
     found = table.get("accounts") or []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _is_of(account: Account, name: str) -> bool:
+    """Whether the account is this user's. A name of digits alone is a number in YAML."""
+    return str(account.get("accessKey")) == name
 
 
 def _write(path: Path, table: Account) -> None:

@@ -49,7 +49,7 @@ FILE_HINTS = {
 }
 NOT_THERE = (17, 22, 26)  # what a broker answers of a topic, a message and a group that it has not
 EXTRAS = {
-    "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
+    "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "numpy": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
     "matplotlib": "charts", "plotext": "charts", "rich": "cli",
     "starlette": "console", "jinja2": "console", "markupsafe": "console",
 }  # fmt: skip

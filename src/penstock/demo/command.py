@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.message import ReceivedMessage
 
 GROUP = "demo"
+NEEDED = ("pyspark", "pyarrow", "pandas", "matplotlib", "plotext")  # looked for before anything is started
 BATCH_MESSAGES, BATCH_BYTES, BATCHES_AT_ONCE = 200, 256 << 10, 8
 READY_S, QUIET_S, STOP_S = 30.0, 30.0, 20.0
 
@@ -108,10 +110,12 @@ def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -
     show = show or sys.stdout
     logging.getLogger("penstock").setLevel(logging.ERROR)  # the screen is for the story
     began = time.monotonic()
-    try:
-        from penstock.spark.tools import sessions  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"the demo needs Spark: {error}", "pip install 'penstock[spark,charts]'") from None
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"the demo needs Spark and charts: {', '.join(missing)} not installed",
+            "pip install 'penstock[spark,charts]'",
+        )
     work = feeds(files) if files else [_processes(events)]
     folder = _new_folder(out)
     report = DemoReport(str(folder))
@@ -371,12 +375,9 @@ def _draw(charts: list[Chart], folder: Path, show: TextIO) -> Path:
     from penstock import charts as draw
 
     width, colour = shutil.get_terminal_size((100, 24)).columns, show.isatty() and not os.environ.get("NO_COLOR")
-    try:
-        for chart in charts:
-            show.write("\n" + draw.text(chart, width, colour=colour) + "\n")
-        draw.picture(charts, folder / "chart.png")
-    except ImportError as error:
-        raise ConfigError(f"no chart: {error}", "pip install 'penstock[charts]'") from None
+    for chart in charts:
+        show.write("\n" + draw.text(chart, width, colour=colour) + "\n")
+    draw.picture(charts, folder / "chart.png")
     return folder / "chart.png"
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
+
+import pytest
 
 from broker.queueside import Quick, Side
 from penstock.broker.nsq import deathnotes
-from penstock.broker.nsq.deathnotes import DeathNotes, read_line
+from penstock.broker.nsq.deathnotes import DeathNotes, Note, _last_line, _line, _lines, read_line
 from penstock.broker.nsq.topics import QueueTopic
 from penstock.errors import DiskFull
 
@@ -65,6 +68,30 @@ def test_a_damaged_line_costs_no_other(tmp_path: Path) -> None:
     found = [again.find(topic.name, place, f"{place:016x}") for place in range(50)]
     assert [place for place, about in enumerate(found) if about is None] == [25]
     side.close()
+
+
+def test_a_note_that_is_added_asks_the_last_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It read a hundred of them again, for each dead letter."""
+    side = Side(tmp_path)
+    topic, notes = dead(side, 1), DeathNotes(side.queueing.folder)
+    asked: list[bytes] = []
+    monkeypatch.setattr(deathnotes, "read_line", lambda line: asked.append(line) or read_line(line))
+    for place in range(300):
+        notes.add(topic, place, f"{place:016x}", {"x": "1"})
+    assert len(asked) < 300
+    side.close()
+
+
+def test_the_last_whole_line_is_found_from_either_end() -> None:
+    random = Random(5)
+    for _ in range(2_000):
+        pieces = [
+            random.choice((_line(Note(n, "a", {"x": "y" * (n % 7)})), b"bad\n", b"\n", b"torn")) for n in range(5)
+        ]
+        data = b"".join(pieces[: random.randrange(6)])[random.randrange(4) :]
+        for torn in (False, True):
+            forwards = [(note, end) for _, note, end in _lines(data, 0, torn=torn)]
+            assert _last_line(data, torn=torn) == (forwards[-1] if forwards else None)
 
 
 def test_a_long_file_is_cut_below_the_queue(tmp_path: Path) -> None:

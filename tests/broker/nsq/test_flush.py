@@ -68,6 +68,35 @@ def test_a_flush_is_over_when_the_log_is_flushed_too(tmp_path: Path) -> None:
     side.close()
 
 
+class Noting(Quick):
+    """Tells of which folders the names were flushed."""
+
+    def __init__(self) -> None:
+        self.flushed: list[Path] = []
+
+    def sync_folder(self, folder: Path) -> None:
+        self.flushed.append(folder)
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_the_next_flush_makes_it_durable_that_a_deleted_channels_file_is_gone(tmp_path: Path, kind: str) -> None:
+    """A power cut brought it back, and a channel of that name, made later, went on in its place."""
+    files = Noting()
+    side = Side(tmp_path, files=files, topic=({"name": "t", "kind": kind},))
+    topic = side.queueing.topic(b"t")
+    topic.channel(b"c")
+    for _ in range(3):
+        side.turn(1_100)
+    files.flushed.clear()
+    assert topic.delete_channel(b"c")
+    side.turn(1_100)
+    assert tmp_path / "queues" / "t" in files.flushed
+    files.flushed.clear()
+    side.turn(1_100)
+    assert tmp_path / "queues" / "t" not in files.flushed  # once
+    side.close()
+
+
 class Failing(Quick):
     """Its flushes fail when told."""
 

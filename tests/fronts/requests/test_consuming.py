@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from fronts.frontside import RemotingSide
 from fronts.nsq_peer import NsqPeer
 from fronts.raw_peer import RawPeer, heartbeat, wait_for
 from fronts.test_ha import SECRET, hello, opened
+from penstock.broker.clients import Member
 from penstock.fronts.requests.consuming import Consuming
 from penstock.testing import Broker
 from penstock.wire import ha, haframe, hawords
@@ -123,6 +125,29 @@ def test_delays_send_back_and_dead_letters() -> None:
         assert dead.body == b"level"
         assert peer.ask(36, back | {"offset": 7}).code == 1
         peer.close()
+
+
+def test_one_member_that_cannot_be_told_keeps_nothing_from_the_others(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    clients, told = side.broker.clients, []
+
+    class Hearing:
+        remote = "here"
+
+        def push(self, command: RemotingCommand) -> None:
+            told.append(command.ext["consumerGroup"])
+
+    class Failing(Hearing):
+        def push(self, command: RemotingCommand) -> None:
+            raise MemoryError
+
+    for group in ("G", "H"):
+        for client_id, peer in (("1", Hearing()), ("2", Failing()), ("3", Hearing())):
+            clients.consumer_heard(group, Member(client_id, peer, "JAVA", 409, 0), {}, {})  # type: ignore[arg-type]
+    with pytest.raises(MemoryError):
+        side.front.requests.consuming.share(1_000)
+    assert sorted(told) == ["G", "G", "H", "H"]
+    side.broker.close()
 
 
 def test_each_request_of_the_table_has_its_method() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import penstock.spark.kernel
 from penstock.cli.spark import spark as command
 from penstock.spark.tools import doctor
 
@@ -25,6 +26,16 @@ def test_doctor_finds_a_broken_neighbour(tmp_path: Path, monkeypatch: pytest.Mon
     done = CliRunner().invoke(command, ["doctor"])
     assert done.exit_code == 1
     assert "PySpark" in done.output
+
+
+def test_doctor_works_where_nothing_of_spark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    monkeypatch.delattr(penstock.spark.kernel, "batches", raising=False)
+    monkeypatch.setitem(sys.modules, "penstock.spark.kernel.batches", None)
+    found = {finding.thing: finding for finding in doctor.examine()}
+    wanted = [found[thing] for thing in ("decoder", "PySpark", "pyarrow", "pandas")]
+    assert all("pip install 'penstock[spark]'" in finding.advice for finding in wanted)
+    assert "pyspark_penstock" not in found  # Spark would look it up, and there is none
 
 
 def test_doctor_does_not_ask_for_what_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:

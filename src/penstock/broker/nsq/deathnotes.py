@@ -76,9 +76,9 @@ class DeathNotes:
         """Where the line of this place goes: behind the last whole line of one before it."""
         size = self._files.size(fd)
         begin = max(0, size - 2 * LINE_BYTES_MAX)
-        found = list(_lines(self._files.read(fd, begin, size - begin), begin, torn=begin > 0))
-        if found and found[-1][1].place < place:
-            return found[-1][2]
+        last = _last_line(self._files.read(fd, begin, size - begin), torn=begin > 0)
+        if last is not None and last[0].place < place:
+            return begin + last[1]
         return self._search(fd, place, size)
 
     def _search(self, fd: int, place: int, size: int) -> int:
@@ -145,6 +145,19 @@ def _lines(data: bytes, begin: int, *, torn: bool = False) -> Iterator[tuple[int
         if note is not None:
             yield begin + at, note, begin + end + 1
         at = end + 1
+
+
+def _last_line(data: bytes, *, torn: bool) -> tuple[Note, int] | None:
+    """What the last whole line says, and where it ends. From the end backwards: each letter that is added asks."""
+    first = data.find(b"\n") + 1 if torn else 0
+    end = data.rfind(b"\n", first)
+    while end >= 0:
+        at = data.rfind(b"\n", first, end) + 1 or first
+        note = read_line(data[at:end])
+        if note is not None:
+            return note, end + 1
+        end = at - 1 if at > first else -1
+    return None
 
 
 def read_line(line: bytes) -> Note | None:

@@ -24,6 +24,7 @@ cdef class GroupFlush:
     cdef readonly object waiting
     cdef dict _dirty
     cdef list _files
+    cdef set _folders
     cdef object _takers, _left, _told
     cdef long long _retry_ms
     cdef bint _running

@@ -135,6 +135,7 @@ class GroupFlush:
         self.dirty_since = -1  # when the oldest byte came that no finished flush has taken
         self._dirty: dict[Topic, None] = {}
         self._files: list[Path] = []
+        self._folders: set[Path] = set()
         self._takers = Takers()
         self._retry_ms = 0  # something could not be taken up, or opened: no flush begins before this moment
         self._left: _Work | None = None  # what a flush has left to the next one
@@ -159,6 +160,12 @@ class GroupFlush:
         if path not in self._files:
             self._files.append(path)
         self.note(topic)
+
+    def note_removed(self, path: Path) -> None:
+        """A file of a channel is gone: after the next flush no power cut brings it back, to be the place of another channel."""
+        self._folders |= self._folder.above(path.parent)
+        if self.dirty_since < 0:
+            self.dirty_since = self._time.mono_ms
 
     def forget(self, topic: Topic) -> None:
         """The topic is deleted."""
@@ -244,7 +251,8 @@ class GroupFlush:
 
     def _job(self, work: _Work, *, whole: bool = True) -> Job:
         work.files += self._files
-        self._files = []
+        work.folders |= self._folders
+        self._files, self._folders = [], set()
         began_ms = self._time.mono_ms
         self.wanted = False
         self._running = True

@@ -312,6 +312,8 @@ class Registry:
         if not topic.channels and not topic.paused:
             self.forget_unclaimed(topic)
         self._turns.forget(channel)
+        if topic.level != LEVEL_MEMORY and not channel.ephemeral:
+            self._flush.note_removed(self.folder.cursor_path(topic.name, channel.name))
 
     def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
         """A topic or a channel of it came, went, or was paused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from contextlib import ExitStack
 
 from penstock.access.needs import publish
 from penstock.access.rights import Rights
@@ -125,20 +126,22 @@ class Consuming(Calls):
             raise Refused(f"clientID {client_id} is that of another user", remoting=ResponseCode.NO_PERMISSION)
 
     def share(self, mono_ms: int) -> None:
-        """Ask the members of groups that have changed to share the queues anew (code 40)."""
-        for name in self.broker.clients.sharing.take(mono_ms):
-            online, known = self.broker.clients.consumers.get(name), self.broker.groups.by_name.get(name)
-            if online is None or (known is not None and not known.notify_changes):
-                continue
-            for member in online.members.values():
-                member.peer.push(
-                    RemotingCommand(
+        """Ask the members of groups that have changed to share the queues anew (code 40). What telling one of them raises comes
+        behind that: the groups are not taken a second time.
+        """
+        with ExitStack() as steps:
+            for name in self.broker.clients.sharing.take(mono_ms):
+                online, known = self.broker.clients.consumers.get(name), self.broker.groups.by_name.get(name)
+                if online is None or (known is not None and not known.notify_changes):
+                    continue
+                for member in online.members.values():
+                    changed = RemotingCommand(
                         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
                         {"consumerGroup": name},
                         flag=FLAG_ONEWAY,
                         language=LanguageCode.JAVA,
                     )
-                )
+                    steps.callback(member.peer.push, changed)
 
     def unregister(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)

@@ -30,7 +30,8 @@ class Check(NamedTuple):
 
 def examine() -> list[Check]:
     """All findings; starts no JVM."""
-    return [_python(), _build(), _pyspark(), *_packages(), _connect(), _java(), *_neighbours()]
+    neighbours = _neighbours() if _version("pyspark") else []  # they need it
+    return [_python(), _build(), _pyspark(), *_packages(), _connect(), _java(), *neighbours]
 
 
 def _python() -> Check:
@@ -38,8 +39,10 @@ def _python() -> Check:
 
 
 def _build() -> Check:
-    from penstock.spark.kernel import batches
-
+    try:
+        from penstock.spark.kernel import batches
+    except ImportError as error:
+        return Check("decoder", str(error), "pip install 'penstock[spark]'")
     if batches.COMPILED:
         return Check("decoder", "compiled")
     return Check("decoder", "numpy (slow)", "install a wheel, or build: pip install penstock with a C compiler there")
