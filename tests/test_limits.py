@@ -305,7 +305,7 @@ ROWS: dict[str, list[Row]] = {
     "json_depth": [Row({"max_json_depth": 3}, _bytes(raw_frame(b'{"code":1,"x":[[[1]]]}')), b"closed")],
     "body": [Row({"max_message_size": 1000}, _peer(lambda peer: peer.send("t", bytes(1001))), b"13 ")],
     "properties": [
-        Row({"max_properties_size": 1024}, _peer(lambda p: p.send("t", b"", {"k": "v" * 1100})), b"length limit 1024B"),
+        Row({"max_properties_size": 100}, _peer(lambda p: p.send("t", b"", {"k": "v" * 200})), b"length limit 100B"),
         Row({}, _peer(lambda p: p.send("t", b"", {"k": "v" * 32_800})), b"properties length limit 32KB"),
     ],
     "answers": [Row({"max_waiting_answer_bytes": 1000, "level": level}, _answers, b"100") for level in ("os", "disk")],

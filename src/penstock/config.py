@@ -31,7 +31,7 @@ _BOUNDS = {
     "max_frame_size": (1 << 6, _SIZE_MAX), "max_header_size": (1 << 8, _SIZE_MAX), "max_header_fields": (16, _SIZE_MAX),
     "max_json_depth": (2, 500), "max_waiting_answer_bytes": (1, _SIZE_MAX), "max_command_line": (16, _SIZE_MAX),
     "max_http_header_size": (1 << 8, _SIZE_MAX), "max_http_url_size": (64, _SIZE_MAX), "max_message_size": (1, _SIZE_MAX),
-    "node_id": (-1, 1023), "delete_when": (0, 23), "max_deflate_level": (1, 9), "max_properties_size": (1 << 10, 32_767),
+    "node_id": (-1, 1023), "delete_when": (0, 23), "max_deflate_level": (1, 9), "max_properties_size": (100, 32_767),
     "mapped_file_size_commit_log": (1 << 12, _SIZE_MAX), "mapped_file_size_consume_queue": (20, _SIZE_MAX),
     "max_hash_slot_num": (1, _SIZE_MAX), "max_index_num": (2, _SIZE_MAX), "queue_segment_bytes": (1 << 12, _SIZE_MAX),
     "max_bytes_per_file": (1 << 10, _NUMBER_MAX), "sync_every": (1, _NUMBER_MAX), "channel_window": (1, _SIZE_MAX),
@@ -253,7 +253,7 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     statsd_udp_packet_size: Annotated[int, "largest statsd packet in bytes"] = 508
     statsd_exclude_ephemeral: Annotated[bool, "leave ephemeral topics and channels out of statsd"] = False
     node_id: Annotated[int, "part of message ids, 0 to 1023; -1: from the host name"] = -1
-    max_properties_size: Annotated[int, "properties of a RocketMQ message in bytes, 1,024 to 32,767"] = (
+    max_properties_size: Annotated[int, "properties of a RocketMQ message in bytes, 100 to 32,767"] = (
         Limits.max_properties_size
     )
     max_topics: Annotated[int, "log topics there may be, and queue topics"] = Limits.max_topics
