@@ -73,7 +73,10 @@ class LyingFiles(Files):
     def sync_folder(self, folder: Path) -> None:
         if self.fail_flush:
             raise StoreError("Input/output error (by order of the test)")
-        self._names[folder] = {entry.name: entry.inode() for entry in os.scandir(folder)}
+        try:
+            self._names[folder] = {entry.name: entry.inode() for entry in os.scandir(folder)}
+        except OSError as error:
+            raise StoreError(str(error)) from error
 
     def sync_all(self, fd: int) -> bool:
         if self.fail_flush:
