@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from broker.queueside import Reader, Side
 from disk.queue_parts import KeepingFiles
 from penstock.clock import FakeClock
+from penstock.log import checkpoint
 
 CHANNELS = (b"a", b"b")
 RULES = ({"name": "lg", "kind": "log", "queues": 2},)
@@ -30,7 +31,9 @@ Key = tuple[bytes, bytes]  # topic and channel
 class Life:
     """`topics`: those it publishes to, of `level`."""
 
-    def __init__(self, seed: int, root: Path, topics: tuple[bytes, ...], level: str) -> None:
+    def __init__(self, seed: int, root: Path, topics: tuple[bytes, ...], level: str, patch: pytest.MonkeyPatch) -> None:
+        self.cuts = 0
+        patch.setattr(checkpoint, "boot_id", lambda: f"boot {self.cuts}")
         self.chance = random.Random(seed)
         self.root = root
         self.topics = topics
@@ -144,6 +147,7 @@ class Life:
         for finished in self.finished.values():
             for body in [body for body, at in finished.items() if at >= bound]:
                 del finished[body]
+        self.cuts += 1
         self._began()
         self.start_on(folder)
         self.side.turn()
@@ -199,8 +203,8 @@ class Life:
 @settings(max_examples=6)
 @given(seed=st.integers(0, 1 << 32))
 def test_what_was_answered_outlives_kills_and_power_cuts(topics: tuple[bytes, ...], level: str, seed: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        life = Life(seed, Path(name), topics, level)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        life = Life(seed, Path(name), topics, level, patch)
         for _ in range(STEPS):
             life.step()
         life.drain()
