@@ -121,3 +121,12 @@ def test_how_far_a_group_has_pulled(side: RemotingSide) -> None:
     assert offsets() == (1, 3)
     side.broker.offsets.commit("G", "T", 0, 3)
     assert offsets() == (3, 3)
+
+
+@pytest.mark.parametrize("jump_ms", [-86_400_000, 86_400_000])
+def test_how_long_it_runs_is_not_told_by_a_clock_that_was_set(side: RemotingSide, jump_ms: int) -> None:
+    side.clock.advance(65_500)
+    side.clock.jump(jump_ms)
+    side.broker.time.update()
+    told = ask(side, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    assert told["runtime"] == "[ 0 days, 0 hours, 1 minutes, 5 seconds ]"

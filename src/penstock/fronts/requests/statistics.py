@@ -162,7 +162,7 @@ class Statistics(Calls):
         broker, store = self.broker, self.broker.store
         used, total = broker.files.usage(broker.folder)
         capacity = f"Total : {_size(total)}, Free : {_size(total - used)}."
-        up_s = (broker.clock.now_ms() - broker.started_ms) // 1000
+        up_s = (broker.now_ms - broker.started_ms) // 1000
         ratio = -(-used * 100 // max(1, total)) / 100
         table: JsonObject = {
             "brokerVersionDesc": "V4_9_8", "brokerVersion": 409, "penstockVersion": __version__,
