@@ -260,13 +260,17 @@ def test_what_was_begun_and_cannot_be_finished_is_taken_back(
         assert house.rows() == [b"before", b"after"]
 
 
-def test_a_publish_that_lacks_its_end_alone_needs_no_staged_rows(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def _publish_without_its_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.stage(A, [piece(named("a", 3))])
     with monkeypatch.context() as patched:
         note = Runs.note
         patched.setattr(Runs, "note", lambda self, about: _unless_done(note, self, about))
         with pytest.raises(Killed):
             house.publish([A])
+
+
+def test_a_publish_that_lacks_its_end_alone_needs_no_staged_rows(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    _publish_without_its_end(house, monkeypatch)
     path = house.staging.spools[A].path
     house.kill()
     path.unlink()
@@ -279,12 +283,7 @@ def test_what_a_start_appends_has_the_time_of_the_broker_it_goes_on_with(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Store times do not decrease: those of a clock ten years ahead would have stood still for ten years."""
-    house.stage(A, [piece(named("a", 3))])
-    with monkeypatch.context() as patched:
-        note = Runs.note
-        patched.setattr(Runs, "note", lambda self, about: _unless_done(note, self, about))
-        with pytest.raises(Killed):
-            house.publish([A])
+    _publish_without_its_end(house, monkeypatch)
     house.kill()
     house.clock.jump(10 * 365 * 86_400_000)
     before = house.broker.store.log.end
