@@ -286,12 +286,15 @@ class Upkeep:
                     index_files.append(index_file)
         return Unflushed(segments, folders, index_files)
 
-    def _flush_derived(self, dirty: Unflushed) -> None:
+    def _flush_derived(self, dirty: Unflushed, *, together: bool = False) -> None:
+        """`together`: one flush of the file system may do for many files. Not while the page lives that tells a kill from a
+        power cut: that would be flushed, too, and tells them apart because it never is.
+        """
         derived: list[Segment | IndexFile] = [*dirty.segments, *dirty.index_files]
         folders = dirty.folders | ({self.folder / "index"} if dirty.index_files else set())
         for segment in dirty.segments:
             segment.unmap()
-        if flush_together(self.files, [file.path for file in derived], folders):
+        if together and flush_together(self.files, [file.path for file in derived], folders):
             return
         for file in derived:
             file.datasync()
