@@ -287,9 +287,7 @@ class Upkeep:
         return Unflushed(segments, folders, index_files)
 
     def _flush_derived(self, dirty: Unflushed, *, together: bool = False) -> None:
-        """`together`: one flush of the file system may do for many files. Not while the page lives that tells a kill from a
-        power cut: that would be flushed, too, and tells them apart because it never is.
-        """
+        """`together`: one flush of the file system may do for many. It takes along the live page, which must not be flushed."""
         derived: list[Segment | IndexFile] = [*dirty.segments, *dirty.index_files]
         folders = dirty.folders | ({self.folder / "index"} if dirty.index_files else set())
         for segment in dirty.segments:
