@@ -14,6 +14,7 @@ from penstock.disk.job import Job, run_now
 from penstock.errors import DiskFull, NoDescriptor, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import CheckpointFile
+from penstock.log.store import LogStore
 from penstock.log.subscriber import Subscriber
 from penstock.log.upkeep import Upkeep
 
@@ -295,14 +296,19 @@ class Together(Files):
             raise StoreError("a flush: Input/output error")
 
 
-def test_a_crowd_of_queues_is_flushed_at_once(tmp_path: Path) -> None:
-    """Each by its own took a start behind a kill, and so a slave's way back, seconds with thousands of them."""
-    files = Together()
-    store = make(tmp_path / "a", files=files)
+def _crowd(folder: Path, files: Together) -> tuple[LogStore, Path]:
+    """A store with a message in each of many queues, and its folder as a kill leaves it."""
+    store = make(folder / "a", files=files)
     store.open()
     for number in range(TOGETHER_MIN):
         put(store, b"x", b"T%d" % number)
-    killed = snapshot(tmp_path / "a", tmp_path / "b")
+    return store, snapshot(folder / "a", folder / "b")
+
+
+def test_a_crowd_of_queues_is_flushed_at_once(tmp_path: Path) -> None:
+    """Each by its own took a start behind a kill, and so a slave's way back, seconds with thousands of them."""
+    files = Together()
+    store, killed = _crowd(tmp_path, files)
     work(store)
     assert (files.together, files.alone) == (0, TOGETHER_MIN)  # the page that is never flushed would be
     value = CheckpointFile(tmp_path / "a" / "checkpoint", Files()).load()
@@ -318,11 +324,7 @@ def test_a_crowd_of_queues_is_flushed_at_once(tmp_path: Path) -> None:
 
 def test_a_queue_of_a_crowd_that_could_not_be_written_fails_the_start(tmp_path: Path) -> None:
     files = Together()
-    store = make(tmp_path / "a", files=files)
-    store.open()
-    for number in range(TOGETHER_MIN):
-        put(store, b"x", b"T%d" % number)
-    killed = snapshot(tmp_path / "a", tmp_path / "b")
+    store, killed = _crowd(tmp_path, files)
     store.close()
     files.lost = "T3"
     store = make(killed, files=files)
