@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.config import BrokerConfig
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.diskqueue import DiskQueue
-from penstock.disk.files import Files, flush_together
+from penstock.disk.files import TOGETHER_MIN, Files, flush_together
 from penstock.disk.job import Job
 from penstock.disk.queuewriting import Syncing
 from penstock.disk.readyqueue import Pool, ReadyQueue
@@ -133,7 +133,9 @@ class QueueFolder:
         then flush them one by one. For the thread that flushes. StoreError.
         """
         began_s = time.monotonic()
-        if began_s < self._one_by_one_until_s:
+        # Each flush of all takes along the live page of the log, which must not be flushed: no more of them than needed.
+        few = self._fd >= 0 and len(segments) < TOGETHER_MIN
+        if few or began_s < self._one_by_one_until_s:
             return False
         if segments and self._fd >= 0:
             done = self._flush_watched(segments, others)
