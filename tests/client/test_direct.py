@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -87,6 +88,58 @@ def test_refusals_and_bad_messages_are_raised(registry: str, fresh: Fresh) -> No
                 producer.send(Message(topic, b"", properties={"": "x"}))
             with pytest.raises(BrokerRefused):
                 producer.send(Message("SCHEDULE_TOPIC_XXXX", b""))
+
+
+def test_sends_without_an_answer_need_no_loop_and_are_not_overtaken(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fresh("oneway")
+    with Producer(registry) as producer:
+        first = producer.send(Message(topic, b"", sharding_key="k"))
+        looped = []
+        monkeypatch.setattr(producer._inner, "send_oneway", lambda *words, **named: looped.append(words))
+        ids = {producer.send_oneway(Message(topic, b"", sharding_key="k")) for _ in range(50)}
+        assert len(ids) == 50 and all(ids)
+        assert not looped
+        assert producer.send(Message(topic, b"", sharding_key="k")).queue_offset == first.queue_offset + 51
+
+
+def test_a_send_without_an_answer_over_a_line_that_has_broken_goes_by_the_loop(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    with Producer(own_cluster.registry, send_timeout_s=60.0) as producer:
+        queue = producer.send(Message("T", b"x")).queue
+        before = producer.send(Message("T", b"x"), queue=queue).queue_offset
+        own_cluster.stop(signal.SIGKILL)
+        own_cluster.start()
+        [[(_, line)]] = producer._direct._lines.values()
+        line.is_quiet = lambda: True  # as where it breaks a moment later
+        line._socket.close()
+        assert producer.send_oneway(Message("T", b"x"), queue=queue)
+        assert not any(producer._direct._lines.values())
+        assert producer.send(Message("T", b"x"), queue=queue).queue_offset == before + 2
+
+
+def test_a_broker_that_takes_nothing_is_waited_for_and_no_longer(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    with Producer(own_cluster.registry, send_timeout_s=0.5) as producer:
+        for _ in range(2):
+            producer.send(Message("T", b""))
+        own_cluster.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(TimedOut):
+                for _ in range(50):
+                    producer.send_oneway(Message("T", os.urandom(1 << 20)))
+        finally:
+            own_cluster.process.send_signal(signal.SIGCONT)
+        assert producer.send(Message("T", b""), timeout_s=60.0).status is SendStatus.SEND_OK
+
+
+def test_a_queue_topic_answers_every_send(registry: str, fresh: Fresh) -> None:
+    """So its answers are read, by the loop."""
+    topic = fresh("answers")
+    with Producer(registry, kind="queue") as producer:
+        producer.send(Message(topic, b"x"))
+        for _ in range(20):
+            assert producer.send_oneway(Message(topic, b"x")) == ""
+            assert producer.send(Message(topic, b"x")).status is SendStatus.SEND_OK
 
 
 @pytest.mark.parametrize("kind", ["log", "queue"])

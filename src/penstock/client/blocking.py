@@ -167,6 +167,12 @@ class Producer(Client):
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> str:
         """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic."""
+        inner = self._inner
+        inner.lanes.check_send(message.topic)
+        if not inner.lanes.under_way and self._handover.empty:
+            sent = inner.attempts.outgoing((message,))
+            if self._direct.send_oneway(sent, queue, selector):
+                return sent.keys[0]
         return portal().run(self._inner.send_oneway(message, queue=queue, selector=selector))
 
     def send_nowait(

@@ -61,17 +61,7 @@ class DirectSends:
             if address is None:
                 return None
             request = sent.request(to)
-            line = self._take(self._lines, address)
-            if line is None:
-                line = self._connect(
-                    lambda left_s: Line(
-                        split_address(address, BROKER_PORT),
-                        left_s,
-                        short=True,
-                        security=self._attempts.cluster.security,
-                    ),
-                    deadline,
-                )
+            line = self._line(address, deadline)
             if line is None:
                 return None
             answer = self._call(line, sent, lambda left_s: line.call(request, left_s), deadline)
@@ -87,6 +77,38 @@ class DirectSends:
             log.info("send to %s: %s", to, error)
             return None
         return receipt
+
+    def send_oneway(self, sent: Outgoing, queue: MessageQueue | None, selector: Selector | None) -> bool:
+        """Write a request that is not answered. False: nothing was written that a broker can read, the loop must try. TimedOut."""
+        to = self._attempts.choose_now(sent.messages[0], queue, selector)
+        if to is None or not self._open or self._attempts.tracing is not None:
+            return False
+        route = self._attempts.known_route(to.topic)
+        address = None if route is None or route.nsq else route.address(to.broker)  # NSQ answers whoever publishes
+        if address is None:
+            return False
+        request = sent.request(to)
+        request.ask_nothing()
+        deadline = time.monotonic() + self._timeout_s
+        line = self._line(address, deadline)
+        if line is None:
+            return False
+        try:
+            self._call(line, sent, lambda left_s: line.call(request, left_s), deadline)
+        except ConnectionLost as error:
+            log.info("send to %s: %s", to, error)
+            return False
+        self._give_back(self._lines, address, line)
+        return True
+
+    def _line(self, address: str, deadline: float) -> Line | None:
+        """A line to a broker, one that lay idle if there is one."""
+        return self._take(self._lines, address) or self._connect(
+            lambda left_s: Line(
+                split_address(address, BROKER_PORT), left_s, short=True, security=self._attempts.cluster.security
+            ),
+            deadline,
+        )
 
     def _connect(self, connect: Callable[[float], T], deadline: float) -> T | None:
         """A new line; None when there is none to be had, which is certainly no send."""
