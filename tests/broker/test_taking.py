@@ -432,3 +432,19 @@ def test_offsets_that_went_while_a_slave_was_away_go(pair: tuple[Broker, Broker]
     master.offsets.drop_group("stays")
     tell(Tables(master), slave)
     assert slave.offsets.table == {}
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_group_that_went_and_came_again_has_the_masters_offsets_alone(
+    pair: tuple[Broker, Broker], away: bool
+) -> None:
+    """A queue that it has not committed yet is read from where the group begins, at the slave that becomes the master, too."""
+    master, slave = pair
+    tables = Tables(master)
+    for queue_id in range(4):
+        master.offsets.commit("readers", "orders", queue_id, 100)
+    tell(tables, slave)
+    master.offsets.drop_group("readers")
+    master.offsets.commit("readers", "orders", 2, 1)
+    tell(Tables(master) if away else tables, slave)
+    assert slave.offsets.table == {("orders", "readers"): {2: 1}}

@@ -292,18 +292,21 @@ class Taking:
             groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
-        """These committed offsets beside those there are, or these alone; none of a group on a topic: there are none any more."""
+        """These committed offsets beside those there are, or these alone. Of a group on a topic all queues are told: it has none
+        but these.
+        """
         offsets = self._broker.offsets
         entries = shapes.entries(told, "offsets")
         if told.get("all") is True:
             entries = {f"{topic}@{group}": {} for topic, group in offsets.table} | entries
         for key, queues in entries.items():
             topic, _, group = key.rpartition("@")
-            if not queues:
+            places = {int(queue_id): shapes.number(queues, queue_id, 0) for queue_id in queues}
+            if not offsets.queues(group, topic).keys() <= places.keys():  # the group has gone, and may have come again
                 offsets.table.pop((topic, group), None)
                 offsets.changed()
-            for queue_id in queues:
-                offsets.commit(group, topic, int(queue_id), shapes.number(queues, queue_id, 0))
+            for queue_id, offset in places.items():
+                offsets.commit(group, topic, queue_id, offset)
 
 
 class TakingTime:
