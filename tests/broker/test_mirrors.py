@@ -277,6 +277,17 @@ def test_a_slave_that_says_nothing_is_not_waited_for_for_ever(side: Side) -> Non
     assert side.sender.failed
 
 
+def test_a_slave_has_its_time_from_its_connection_on_however_long_the_machine_has_run(side: Side) -> None:
+    side.house.stage(TOKENS[0], rows(3))
+    side.ms = 3 * LATE_MS
+    told = side.turn()
+    assert not side.sender.failed
+    side.take(told)
+    side.flush()
+    side.turn()
+    assert side.sender.lacks == ""
+
+
 class Waiting:
     """Mirrors with nodes that have what they are told to have."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.access.rights import Rights
+from penstock.broker import groups
 from penstock.broker.broker import Broker
 from penstock.broker.clock import BrokerClock
 from penstock.broker.lately import NAMES_MAX
@@ -141,8 +142,9 @@ def test_a_new_topic_is_told_without_those_that_are_there(pair: tuple[Broker, Br
     assert (kind, len(body) < 1_000) == (ha.CHANGES, True)
     Taking(slave).take(kind, body)
     assert state(slave) == state(master)
-    for n in range(NAMES_MAX + 1):
-        master.groups.update({"groupName": "g1", "retryMaxTimes": n % 100}, 2)
+    master.groups.update({"groupName": "g1", "retryMaxTimes": 7}, 2)
+    for n in range(NAMES_MAX):
+        master.groups.lately.note(f"gone{n}")
     [(kind, body)] = tables.news()
     assert kind == ha.TABLES  # which others changed is not known any more
     Taking(slave).take(kind, body)
@@ -432,3 +434,63 @@ def test_offsets_that_went_while_a_slave_was_away_go(pair: tuple[Broker, Broker]
     master.offsets.drop_group("stays")
     tell(Tables(master), slave)
     assert slave.offsets.table == {}
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_group_that_went_and_came_again_has_the_masters_offsets_alone(
+    pair: tuple[Broker, Broker], away: bool
+) -> None:
+    """A queue that it has not committed yet is read from where the group begins, at the slave that becomes the master, too."""
+    master, slave = pair
+    tables = Tables(master)
+    for queue_id in range(4):
+        master.offsets.commit("readers", "orders", queue_id, 100)
+    tell(tables, slave)
+    master.offsets.drop_group("readers")
+    master.offsets.commit("readers", "orders", 2, 1)
+    tell(Tables(master) if away else tables, slave)
+    assert slave.offsets.table == {("orders", "readers"): {2: 1}}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lives_of_committed_offsets(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits, new groups, copies of their places and groups that go: whoever was told has the master's table."""
+    monkeypatch.setattr(groups, "CHANGED_MAX", 8)
+    chance = random.Random(seed)
+    master, slave = (opened(tmp_path / name) for name in "ab")
+    names = [f"g{n}" for n in range(8)]
+    tables = Tables(master)
+    mono_ms = told = 0
+    for _ in range(300):
+        what, group, topic = chance.randrange(20), chance.choice(names), f"t{chance.randrange(3)}"
+        if what < 14:
+            master.offsets.commit(group, topic, chance.randrange(3), chance.randrange(5))
+        elif what == 14:
+            master.offsets.drop_group(group)
+        elif what == 15:
+            master.offsets.clone(group, chance.choice(names), chance.choice([None, topic]))
+        elif what == 16:
+            tables = Tables(master)
+        elif what == 17:
+            mono_ms += OFFSETS_MS
+            for body in tables.offsets(mono_ms, master.store.end_position):
+                Taking(slave).take(ha.OFFSETS, body)
+            assert slave.offsets.table == master.offsets.table
+            told += 1
+    assert told > 5
+    for broker in (master, slave):
+        broker.close()
+
+
+def test_a_commit_is_told_without_the_offsets_of_other_groups(pair: tuple[Broker, Broker]) -> None:
+    master, _ = pair
+    for n in range(2_000):
+        master.offsets.commit(f"g{n}", "orders", 0, 1)
+    tables, end = Tables(master), master.store.end_position
+    assert [fastjson.loads(body).get("all") for body in tables.offsets(0, end)] == [True]
+    master.offsets.commit("g7", "orders", 0, 1)  # where it is already
+    assert list(tables.offsets(OFFSETS_MS, end)) == []
+    master.offsets.commit("g7", "orders", 0, 2)
+    assert [fastjson.loads(body) for body in tables.offsets(2 * OFFSETS_MS, end)] == [
+        {"offsets": {"orders@g7": {"0": 2}}}
+    ]

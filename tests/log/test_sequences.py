@@ -99,3 +99,18 @@ def test_a_batch_is_counted_from_the_log_and_copies_are_not(sequences: Sequences
     assert (found.parts, found.there, found.end) == (((1000, 2), (2000, 1)), 3, 2050)
     sequences.again(value, b"T", 1, 10, 2050, 50)
     assert sequences.find(P, 1) == found
+
+
+def test_a_cut_below_the_snapshot_holds_for_a_start_behind_a_kill(sequences: Sequences) -> None:
+    """The log has reached the snapshot's position again, with other records: both what was cut and what came are read anew."""
+    for number, at in ((1, 100), (2, 300)):
+        sequences.took(P, number, stored(at))
+    run_now([job for job in [sequences.take_job(500, 500, 1_000)] if job is not None], 0)
+    assert reopened(sequences).position == 500
+    slave = reopened(sequences)
+    slave.cut(250)
+    assert list(slave.by_producer[P]) == [1]
+    slave.took(Q, 1, stored(400))  # and the process is killed before the next snapshot
+    again = reopened(slave)
+    again.cut(600)
+    assert (again.position, again.find(P, 2)) == (0, None)  # all of the log is read again

@@ -63,6 +63,10 @@ def test_the_position_only_grows_but_by_a_cut(tmp_path: Path) -> None:
     file.cut(20)
     assert file.position == 20
     file.close()
+    again = ScheduleFile(tmp_path / "schedule")
+    again.open()
+    assert again.position == 20  # else a start behind a kill passes over what was appended there since
+    again.close()
 
 
 def test_a_damaged_file_is_quarantined_and_read(tmp_path: Path) -> None:

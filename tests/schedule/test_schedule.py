@@ -18,7 +18,9 @@ from lying_disk import LyingFiles
 from store_parts import SMALL, bodies, make, put, work
 
 from penstock.clock import FakeClock
+from penstock.disk.files import Files
 from penstock.errors import StoreError
+from penstock.log import cutting
 from penstock.log.draft import Draft
 from penstock.log.store import LogStore
 from penstock.schedule.delays import due_by_properties
@@ -667,3 +669,26 @@ def test_a_schedule_that_was_being_made_is_no_damage(tmp_path: Path) -> None:
         (copy / "schedule" / "data.mdb").write_bytes(state)
         assert everything(copy, FakeClock(clock.now_ms(), clock.monotonic_ms())) == list(range(20, 60))
         assert not (copy / "lost+found").exists(), number
+
+
+def test_what_is_appended_behind_a_cut_is_there_after_a_kill(tmp_path: Path) -> None:
+    """The log has reached the position again that was committed before the cut, with other records."""
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    delay(store, b"kept")
+    to = store.end_position
+    for n in range(20):
+        put(store, b"%d" % n)
+    work(store)
+    assert schedule.position > to
+    end = store.end_position
+    store.close(clean=False)
+    cutting.intend(Files(), tmp_path, to, end, 0, "a publish that cannot be finished")
+    store, schedule = opened(tmp_path, clock)
+    while store.end_position <= end:
+        delay(store, b"new")
+    fresh = len(schedule)
+    store.close(clean=False)  # before any commit
+    store, schedule = opened(tmp_path, clock)
+    assert len(schedule) == fresh > 1
+    store.close()

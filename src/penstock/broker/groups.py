@@ -23,6 +23,7 @@ from penstock.wire.names import SYSTEM_GROUPS, TRANSACTION_GROUP
 log = logging.getLogger("penstock.broker")
 
 DAMAGED_MAX = 100  # so many messages that cannot be read are passed over
+CHANGED_MAX = 100_000  # groups on topics; a slave that knows fewer changes is told all offsets
 
 
 class Group(msgspec.Struct, eq=False):
@@ -249,10 +250,11 @@ def lag_ms(store: LogStore, queue: ConsumeQueue, offset: int, now_ms: int) -> in
 
 
 class OffsetTable:
-    """Committed offsets: (topic, group) → {queue id: next offset to read}."""
+    """Committed offsets: (topic, group) → {queue id: next offset to read}, and which of them changed."""
 
     def __init__(self) -> None:
         self.table: dict[tuple[str, str], dict[int, int]] = {}
+        self.lately: Lately[tuple[str, str]] = Lately(CHANGED_MAX)
         self.dirty = False
         self._tell: Callable[[str, str, int, int | None, int], None] | None = None
 
@@ -271,12 +273,14 @@ class OffsetTable:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset, forward or back."""
         queues = self.table.setdefault((topic, group), {})
-        if self._tell is not None:
-            before = queues.get(queue_id)
-            if before != offset:
-                self._tell(group, topic, queue_id, before, offset)
-        queues[queue_id] = offset
         self.dirty = True
+        before = queues.get(queue_id)
+        if before == offset:
+            return
+        if self._tell is not None:
+            self._tell(group, topic, queue_id, before, offset)
+        queues[queue_id] = offset
+        self.lately.note((topic, group))
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """The committed offset, or None."""
@@ -292,8 +296,13 @@ class OffsetTable:
         return [name for name_of_topic, name in self.table if name_of_topic == topic]
 
     def drop_group(self, group: str) -> None:
-        for key in [key for key in self.table if key[1] == group]:
-            del self.table[key]
+        for topic in self.topics_of(group):
+            self.drop(group, topic)
+
+    def drop(self, group: str, topic: str) -> None:
+        """The group has no place on a topic."""
+        if self.table.pop((topic, group), None) is not None:
+            self.lately.note((topic, group))
             self.dirty = True
 
     def clone(self, source: str, target: str, topic: str | None) -> None:
@@ -301,6 +310,7 @@ class OffsetTable:
         for name, group in list(self.table):
             if group == source and topic in (None, "", name):
                 self.table[name, target] = dict(self.table[name, group])
+                self.lately.note((name, target))
                 self.dirty = True
 
     def as_table(self) -> dict[str, object]:

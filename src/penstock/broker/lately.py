@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
+from collections import OrderedDict
 from typing import Generic, TypeVar
 
 NAMES_MAX = 10_000
@@ -12,20 +11,29 @@ Name = TypeVar("Name")
 
 
 class Lately(Generic[Name]):
-    """The names of the rows that changed, in the order in which they did, and how many changes there were."""
+    """The names of the rows that changed last, so many of them, and how many changes there were."""
 
-    def __init__(self) -> None:
+    def __init__(self, names_max: int = NAMES_MAX) -> None:
         self.count = 0
-        self._names: deque[Name] = deque(maxlen=NAMES_MAX)
+        self._names_max = names_max
+        self._numbers: OrderedDict[Name, int] = OrderedDict()  # of the last change of each, in this order
+        self._forgotten = 0  # so many changes are not known any more
 
     def note(self, name: Name) -> None:
         """The row of this name came, went, or is another one."""
         self.count += 1
-        self._names.append(name)
+        self._numbers[name] = self.count
+        self._numbers.move_to_end(name)
+        if len(self._numbers) > self._names_max:
+            _, self._forgotten = self._numbers.popitem(last=False)
 
     def since(self, count: int) -> list[Name] | None:
-        """Each of those behind so many changes, once; None when that is too long ago to be known."""
-        fresh = self.count - count
-        if not 0 <= fresh <= len(self._names):
+        """Each of those behind so many changes, once, the last one first; None when that is too long ago to be known."""
+        if not self._forgotten <= count <= self.count:
             return None
-        return list(dict.fromkeys(islice(reversed(self._names), fresh)))
+        found = []
+        for name, number in reversed(self._numbers.items()):
+            if number <= count:
+                break
+            found.append(name)
+        return found

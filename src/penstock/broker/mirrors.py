@@ -45,7 +45,7 @@ class Sender:
         self._seen = -1  # the changes that are sent
         self._failed_ms = -1
         self._doubtful = True  # whether all is there
-        self._heard_ms = 0
+        self._heard_ms = -1  # -1: there was no turn yet
         self._quiet = False  # all is there, and nothing is under way
         self.lacks = "its staged rows are not complete"
 
@@ -66,6 +66,8 @@ class Sender:
     def turn(self, epoch: int, mono_ms: int, end: int) -> None:
         """Send what is new; the log ends there now."""
         spools = self._spools
+        if self._heard_ms < 0:  # its time begins with the first that it is sent
+            self._heard_ms = mono_ms
         if self._quiet and self._seen == spools.changes:
             self._heard_ms = mono_ms
             return

@@ -104,8 +104,7 @@ class Tables:
         self._broker = broker
         self._known = (-1, -1)  # how many changes of topics and of groups it was told of
         self._by_row = False
-        self._offsets: dict[tuple[str, str], dict[int, int]] = {}
-        self._told_all = False
+        self._offsets_known = -1  # the same of committed offsets
         self._due_ms = 0
         self._ready = b""  # offsets that are still to be told
         self._position = 0  # and where the log ended when they were looked at
@@ -159,20 +158,17 @@ class Tables:
                 self._ready = self._changed_offsets()
 
     def _changed_offsets(self) -> bytes:
-        table = self._broker.offsets.table
-        changed = {key: queues for key, queues in table.items() if self._offsets.get(key) != queues}
-        gone = [key for key in self._offsets if key not in table]
-        for key, queues in changed.items():
-            self._offsets[key] = dict(queues)
-        for key in gone:
-            del self._offsets[key]
-        if not changed and not gone and self._told_all:
+        offsets = self._broker.offsets
+        known, self._offsets_known = self._offsets_known, offsets.lately.count
+        keys = offsets.lately.since(known)
+        if keys == []:
             return b""
-        told = {f"{topic}@{group}": queues for (topic, group), queues in changed.items()}
-        told |= {f"{topic}@{group}": {} for topic, group in gone}
-        said: dict[str, object] = {"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}}
-        if not self._told_all:  # what went while the slave was away is not known here
-            said["all"] = self._told_all = True
+        told = {key: offsets.table.get(key, {}) for key in (offsets.table if keys is None else keys)}
+        said: dict[str, object] = {
+            "offsets": {f"{topic}@{group}": {str(q): o for q, o in v.items()} for (topic, group), v in told.items()}
+        }
+        if keys is None:  # what went while the slave was away is not known here
+            said["all"] = True
         return fastjson.dumps(said)
 
 
@@ -292,18 +288,20 @@ class Taking:
             groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
-        """These committed offsets beside those there are, or these alone; none of a group on a topic: there are none any more."""
+        """These committed offsets beside those there are, or these alone. Of a group on a topic all queues are told: it has none
+        but these.
+        """
         offsets = self._broker.offsets
         entries = shapes.entries(told, "offsets")
         if told.get("all") is True:
             entries = {f"{topic}@{group}": {} for topic, group in offsets.table} | entries
         for key, queues in entries.items():
             topic, _, group = key.rpartition("@")
-            if not queues:
-                offsets.table.pop((topic, group), None)
-                offsets.changed()
-            for queue_id in queues:
-                offsets.commit(group, topic, int(queue_id), shapes.number(queues, queue_id, 0))
+            places = {int(queue_id): shapes.number(queues, queue_id, 0) for queue_id in queues}
+            if not offsets.queues(group, topic).keys() <= places.keys():  # the group has gone, and may have come again
+                offsets.drop(group, topic)
+            for queue_id, offset in places.items():
+                offsets.commit(group, topic, queue_id, offset)
 
 
 class TakingTime:

@@ -148,13 +148,19 @@ class Sequences:
         """Nothing here is waited for."""
 
     def cut(self, end: int) -> None:
-        """Forget what a power cut took: that must be sent, and stored, again."""
+        """Forget what a power cut took, or was cut off: that must be sent, and stored, again. So must the snapshot, before
+        anything else is appended: the log may reach its position again, with other records, and this process be killed then.
+        """
         for window in self.by_producer.values():
             for number in [n for n, stored in window.items() if stored.end > end]:
                 del window[number]
         for producer in [p for p, window in self.by_producer.items() if not window]:
             del self.by_producer[producer]
-        self.position = min(self.position, end)
+        if self.position > end:
+            self.position, self._dirty = end, True
+            for path in (self.path, self.path.with_name(self.path.name + ".bak")):
+                self.files.unlink(path)
+            self.files.sync_folder(self.path.parent)
 
     # -- the snapshot
 

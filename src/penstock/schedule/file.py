@@ -310,8 +310,13 @@ class ScheduleFile:
         self.position = max(self.position, position)
 
     def cut(self, end: int) -> None:
-        """The log ends there now."""
-        self.position = min(self.position, end)
+        """The log ends there now. On the disk, too, before anything else is appended: a start behind a kill would go on from a
+        position that the log has reached again with other records. StoreError.
+        """
+        if self.position > end:
+            if self._env is not None:
+                self.commit((), end)
+            self.position = end
 
     def is_damaged_by(self, error: BaseException) -> bool:
         """Whether a failed commit leaves the file in doubt. Then it is built anew at the next start.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.nsq.test_mirror import Couple, read
 from broker.queueside import Delivery, Quick, Reader, Side
 from disk.queue_parts import KeepingFiles
 from penstock.broker.delayed import Delayed, Wanted
@@ -474,3 +475,32 @@ def test_no_two_messages_have_one_id_after_the_clock_was_set_back(tmp_path: Path
     )
     assert len({message.id for message in came}) == len(came)
     side.close()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_was_given_back_twice_at_another_node_outlives_the_starts_of_the_new_master(
+    tmp_path: Path, clean: bool
+) -> None:
+    """The entry names a place in the old master's queue of deferred messages; here its own copy stands at that number."""
+    couple = Couple(tmp_path)
+    master = couple.master
+    topic = master.queueing.topic(b"t")
+    channel = topic.channel(b"c")
+    master.queueing.publish(topic, [b"job"])
+    for delay_ms, wait_ms in ((700, 2_000), (6_000, 0)):
+        reader, found = read(master, b"c")
+        channel.requeue(reader, found[b"job"], delay_ms, master.broker.mono_ms)
+        channel.remove(reader)
+        master.turn(wait_ms)
+    couple.copy_log()
+    couple.tell()
+    couple.tell()
+    master.broker.close(False)
+    promoted = couple.promote()
+    promoted.turn(20_000)
+    promoted.turn()
+    for _ in range(2):
+        promoted.reopen(clean)
+    _, found = read(promoted, b"c")
+    assert list(found) == [b"job"]
+    promoted.close()

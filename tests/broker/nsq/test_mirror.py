@@ -427,6 +427,26 @@ def test_a_topic_that_rocketmqs_side_has_deleted_can_be_made_anew(couple: Couple
     assert list(found) == [b"new"]
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_a_topic_that_was_deleted_and_made_again_is_not_paused_at_the_slave(couple: Couple, away: bool) -> None:
+    """Made again by RocketMQ's side: of its channels there is nothing to tell."""
+    master = couple.master
+    topic = master.queueing.topic(b"t")
+    topic.channel(b"c")
+    topic.pause()
+    couple.tell()
+    assert couple.face(couple.slave).paused
+    master.queueing.registry.delete(topic)
+    master.broker.topics.create(b"t", 2, 2, now_ms=master.broker.now_ms)
+    if away:
+        couple.connect()
+    couple.tell()
+    couple.slave.turn()
+    promoted = couple.promote()
+    again = promoted.queueing.topic(b"t")
+    assert (again.paused, list(again.channels)) == (False, [])
+
+
 def shape(side: Side) -> dict[bytes, object]:
     """Topics with channels that are kept, and what a slave must know of them."""
     found: dict[bytes, object] = {}

@@ -50,6 +50,8 @@ from penstock.wire import names
 SOON_MS = 1
 AGAIN_MS = 100  # what could not be put where it goes is tried again
 Copies = list[tuple[ReadyQueue, int]]
+EntryOf = dict[tuple[ReadyQueue, int], int]
+"""The id of the last entry of the schedule that has its copy at a place."""
 
 
 class Deferral:
@@ -254,7 +256,6 @@ class Deferral:
 
     def open(self) -> None:
         """How many deferred messages each channel waits for, and which are copied already."""
-        marked = self._marked()
         entries: list[tuple[int, Deferred, Topic]] = []
         for due in self._core.schedule.entries():
             about = deferred_of(due)
@@ -265,14 +266,16 @@ class Deferral:
                     found.know_id(about.id)
                 if about.channel:
                     self._claims.replace(about, due.id)
-        for id_, about, topic in entries:
+        found_copies = self._copies_of(entries)
+        entry_of: EntryOf = {}
+        for (id_, _, _), copies in zip(entries, found_copies, strict=True):
+            for copy in copies:
+                entry_of[copy] = max(id_, entry_of.get(copy, 0))
+        for (id_, about, topic), copies in zip(entries, found_copies, strict=True):
             claimants = self._claims.claimants(topic, about, id_)
             names = set(topic.channels) if claimants is None else claimants
-            copies = [
-                (stream, ordinal) for of, stream, ordinal in marked.get((mark_of(id_), about.id), ()) if of is topic
-            ]
             if not (isinstance(topic, LogChannels) and self._claims.is_before(about, id_)):
-                self._finish_original(topic, about)
+                self._finish_original(topic, about, id_, entry_of)
             if about.left is not None:
                 self.finish_left(about.left)
             if copies:
@@ -288,21 +291,25 @@ class Deferral:
                 if not about.channel:
                     topic.channels[name].count_ahead(1)
 
-    def _marked(self) -> dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]]:
-        """(mark, message id) of every copy in the ready queues: where it is."""
-        marked: dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]] = {}
+    def _copies_of(self, entries: list[tuple[int, Deferred, Topic]]) -> list[Copies]:
+        """Where the copies of each are, in the ready queues of its topic."""
+        marked: dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]] = {}  # by mark and message id
         for topic in self._topics.values():
             for stream in topic.streams():
                 for mark, message_id, ordinal in stream.marked():
                     marked.setdefault((mark, message_id), []).append((topic, stream, ordinal))
-        return marked
+        return [
+            [(stream, ordinal) for of, stream, ordinal in marked.get((mark_of(id_), about.id), ()) if of is topic]
+            for id_, about, topic in entries
+        ]
 
     @staticmethod
-    def _finish_original(topic: Topic, about: Deferred) -> None:
+    def _finish_original(topic: Topic, about: Deferred, id_: int, entry_of: EntryOf) -> None:
         """The schedule has what was given back with a delay: its old place is done, if a crash came before that.
 
         Also where the entry is owed to nobody any more: what is newer than the entry is newer than that place. But a log topic's
-        channel that was emptied since may have been reset to a place below, and is owed what stands there.
+        channel that was emptied since may have been reset to a place below, and is owed what stands there. And where it was given
+        back at another node, a place in the queue of deferred messages is one of that node: here its own copy may stand there.
         """
         channel = topic.channels.get(about.channel) if about.place >= 0 else None
         if channel is None or not isinstance(channel.source, CursorSource):
@@ -315,6 +322,8 @@ class Deferral:
         for lane in found:
             file, stream = lane.file, lane.stream
             unfinished = file.committed <= about.place < stream.end() and not file.finished(about.place)
+            if isinstance(stream, ReadyQueue) and entry_of.get((stream, about.place), 0) >= id_:
+                continue
             if unfinished and stream.find(about.place) and stream.message_id == about.id:
                 source.finish_ahead(lane.number, about.place)
 

@@ -178,15 +178,10 @@ class Mirror:
         self._take_topics(table)
 
     def _drop(self, topic: bytes) -> None:
-        """The master has no channels of this topic."""
+        """The master has no channels of this topic, nor is it paused: it may have been deleted, and made again since."""
         face = self._registry.topics.get(topic)
-        if not isinstance(face, LogChannels):
-            return
-        if not face.stored.open:
+        if isinstance(face, LogChannels):
             self._registry.let_go(face)
-            return
-        for name in [name for name, channel in face.channels.items() if not channel.ephemeral]:
-            face.delete_channel(name)
 
     def _take_topics(self, table: dict[str, dict[str, object]]) -> None:
         for topic, about in list(table.items()):
