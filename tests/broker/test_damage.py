@@ -211,7 +211,7 @@ def test_the_table_in_the_docs() -> None:
 
 # The sources run many times slower than what is compiled of them: they get a smaller sample of the same places, of one ending.
 PURE = os.environ.get("PENSTOCK_PURE") == "1"
-SAMPLES = 12 if PURE else 40
+SAMPLES = 8 if PURE else 20
 
 
 @pytest.fixture(scope="module", params=["killed"] if PURE else ["killed", "stopped"])

@@ -200,7 +200,7 @@ class Life:
 
 
 @pytest.mark.parametrize(("topics", "level"), [((b"t",), "os"), ((b"t",), "disk"), ((b"t", b"lg"), "os")])
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 1 << 32))
 def test_what_was_answered_outlives_kills_and_power_cuts(topics: tuple[bytes, ...], level: str, seed: int) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
