@@ -134,6 +134,30 @@ def test_a_session_that_holds_a_deleted_topic_sees_it() -> None:
     assert again.by_name[b"Gone"].queues[0].min_offset == 7
 
 
+def test_a_deleted_topic_holds_no_file_open_here_and_after_a_start(tmp_path: Path) -> None:
+    """A broker whose topics came and went ran out of descriptors: each queue that was ever used held one."""
+
+    def stored(name: bytes, queue_id: int) -> ConsumeQueue:
+        queue = ConsumeQueue(tmp_path / name.decode() / str(queue_id), name, queue_id, 20 * 64, Files())
+        queue.load()
+        return queue
+
+    topics = TopicTable(stored)
+    for queue in topics.create(b"Gone", 2, 2).queues:
+        queue.put_at(0, 100, 100, 0)
+    gone = topics.delete(b"Gone", 0)
+    assert gone is not None
+    assert [queue.file.segments[0].map for queue in gone.queues] == [None, None]
+    again = TopicTable(stored)
+    again.load(topics.as_file())
+    found = {queue_id: stored(b"Gone", queue_id) for queue_id in range(2)}
+    assert [queue.entry(0) for queue in found.values()] == [(100, 100, 0)] * 2  # a start has looked at them
+    again.take_up({b"Gone": found})
+    assert again.get(b"Gone") is None
+    assert [queue.file.segments[0].map for queue in found.values()] == [None, None]
+    assert [queue.min_offset for queue in again.create(b"Gone", 2, 2).queues] == [1, 1]
+
+
 def test_topics_of_the_store_that_the_file_does_not_know() -> None:
     topics = table()
     topics.create(b"Deleted", 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,19 @@ def test_no_room_for_a_segment_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(DiskFull):
         run.make_next()
     assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_a_run_at_rest_holds_no_mapping_but_those_in_use(tmp_path: Path) -> None:
+    run = SegmentedFile(tmp_path, 4096, Files())
+    for number in range(2):
+        run.adopt(run.make_next())
+        run.segments[number].map[:1] = b"%d" % number
+    reading = run.segments[0]
+    known = weakref.ref(run.segments[1].map)
+    run.rest()
+    assert known() is None
+    assert reading.map[:1] == b"0"
+    found = run.at(4096)
+    assert found is not None
+    assert found.map[:1] == b"1"
+    run.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,28 @@ def test_retention_gives_back_whole_files(tmp_path: Path) -> None:
     assert (made.min_offset, made.max_offset) == (7, 12)
     assert made.entry(2) is None
     made.close()
+
+
+def test_a_queue_of_a_deleted_topic_holds_no_file_open_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    made = queue(tmp_path, 12)
+    reading = made.file.at(11 * ENTRY_BYTES)
+    assert reading is not None
+    held = weakref.ref(reading.map)
+    gone = weakref.ref(made.file.segments[0].map)
+    assert (held(), gone()) != (None, None)
+    made.retire()
+    assert gone() is None
+    assert held() is not None  # who is in the middle of it reads on
+    assert (made.min_offset, made.max_offset, made.visible_end()) == (12, 12, 12)
+    assert len(made.follow(1 << 40)) == 2
+    assert [segment.map for segment in made.file.segments] == [None]  # retention maps none of them
+    made.put_at(12, 1_200, 100, 19)
+    assert [made.entry(n) for n in (11, 12)] == [(n * 100, 100, n + 7) for n in (11, 12)]
+    made.close()
+    again = queue(tmp_path)
+    again.load()
+    assert again.max_offset == 13
+    again.close()
 
 
 def test_tags_codes() -> None:

@@ -33,6 +33,7 @@ class Peer(Protocol):
 
     remote: str
     acting: User | None  # whose request is carried out, where there are users
+    closed: bool  # it has left
 
     def push(self, command: RemotingCommand) -> None:
         """Send a one-way request, or an answer that took its time."""

@@ -447,7 +447,7 @@ class TopicTable:
             floors = self._floors.setdefault(name, {})
             for queue_id, queue in enumerate(topic.queues):
                 floors[queue_id] = queue.max_offset
-                queue.begin_at(queue.max_offset)
+                queue.retire()
             self._announce(name, now_ms)
         return topic
 
@@ -517,6 +517,9 @@ class TopicTable:
             ):
                 count = max(by_id) + 1
                 self.create(name, count, count, announce=False)
+            else:
+                for queue in by_id.values():
+                    queue.retire()
 
     def _lower_floors(self, queues: Mapping[bytes, Mapping[int, ConsumeQueue]]) -> None:
         """A slave that was told of a purge before it had what was purged, and gets no more of that: its queues go on where they

@@ -231,6 +231,15 @@ class SegmentedFile:
             self.end -= len(gone) * self.size
         return gone
 
+    def rest(self) -> None:
+        """Give up descriptors and mappings of a run that nobody is expected to ask for. Whoever does maps it again, and who is
+        reading in a segment keeps that one.
+        """
+        resting = [Segment(s.path, s.first, s.size, self.files, self.scattered) for s in self.segments]
+        for segment in self.segments:
+            segment.close()
+        self.segments = resting
+
     def close(self) -> None:
         """Give up descriptors and mappings."""
         for segment in self.segments:

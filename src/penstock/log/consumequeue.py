@@ -112,6 +112,15 @@ class QueueState:
         self.in_dirty = True
         return not known
 
+    def is_dirty(self) -> bool:
+        """Whether something was written since `flushed` was last called."""
+        return self.dirty_from != NEVER
+
+    def flushed(self) -> None:
+        """Forget what was written so far: it is being flushed."""
+        self.dirty_from = NEVER
+        self.in_dirty = False
+
     def flush_again(self) -> None:
         """Nothing of it was perhaps flushed, nor its names."""
         self.dirty_from = 0
@@ -501,7 +510,8 @@ class ConsumeQueue(QueueState):
     def follow(self, physical: int) -> list[Segment]:
         """The log now begins at physical: move min_offset, and give back files with nothing above it."""
         gone: list[Segment] = []
-        self.min_offset = max(self.min_offset, self.first_at_or_after(physical))
+        if self.min_offset < self.max_offset:  # else it may rest, and is not to be mapped for this
+            self.min_offset = max(self.min_offset, self.first_at_or_after(physical))
         while (
             len(self.file.segments) > 1 and (self.file.first + self.file.size) <= self.min_offset * layout.ENTRY_BYTES
         ):
@@ -512,14 +522,13 @@ class ConsumeQueue(QueueState):
         """The files written since `flushed` was last called."""
         return [segment for segment in self.file.segments if segment.first + segment.size > self.dirty_from]
 
-    def is_dirty(self) -> bool:
-        """Whether something was written since."""
-        return self.dirty_from != NEVER
-
-    def flushed(self) -> None:
-        """Forget what was written so far: it is being flushed."""
-        self.dirty_from = NEVER
-        self.in_dirty = False
+    def retire(self) -> None:
+        """Its topic is deleted: all it holds is out of sight, and its files, which remember where it ended, are not held open."""
+        self.begin_at(self.max_offset)
+        self._segment = None
+        self._base = cython.NULL
+        self._at = self._limit = 0
+        self.file.rest()
 
     def close(self) -> None:
         self._segment = None

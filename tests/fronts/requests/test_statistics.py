@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fronts.frontside import RemotingSide
-from penstock.fronts.requests.statistics import NO_BOUND, Statistics
+from penstock.fronts.requests.statistics import NO_BOUND, TOPICS_A_PIECE, Statistics
 from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import RemotingCommand
@@ -59,6 +59,37 @@ def test_a_group_and_all_groups(side: RemotingSide) -> None:
     side.broker.offsets.commit("G", "T", 0, 3)
     ((_, figures),) = ask(side, RequestCode.GET_CONSUME_STATS, consumerGroup="G")["offsetTable"]
     assert figures["lagMillis"] == 0
+
+
+def test_the_figures_of_many_groups_are_gathered_a_piece_a_turn(side: RemotingSide) -> None:
+    """Others waited for a second, where 40,000 pairs of group and topic were."""
+    code, count = RequestCode.GET_BROKER_CONSUME_STATS, TOPICS_A_PIECE
+    for number in range(count):
+        name = f"T{number}".encode()
+        side.broker.topics.create(name, 1, 1)
+        for group in ("G", "H"):
+            side.broker.offsets.commit(group, name.decode(), 0, 0)
+    asking, gone, other = (side.session(port) for port in (1, 2, 3))
+    assert side.say(asking, RemotingCommand(code, {"isOrder": "false"}, opaque=7)) == []
+    assert side.say(gone, RemotingCommand(code, {"isOrder": "false"}, opaque=8)) == []
+    assert side.broker.core.alarm.due_ms <= side.broker.mono_ms  # the timer goes on with it at once
+    assert side.ask(other, RequestCode.GET_TOPIC_STATS_INFO, topic="T").code == 0  # others are answered meanwhile
+    gone.lost()
+    turns = 0
+    while side.front.tick() == side.broker.mono_ms:
+        turns += 1
+    assert turns == 2  # the third of them has seen that the other one left
+    (answer,) = side.answers(asking)
+    assert (answer.code, answer.opaque) == (0, 7)
+    body = fastjson.loads(answer.body)
+    assert body["totalDiff"] == 2
+    listed = {group: stats for entry in body["consumeStatsList"] for group, (stats,) in entry.items()}
+    assert {group: len(stats["offsetTable"]) for group, stats in listed.items()} == {"G": count + 1, "H": count}
+    for group, stats in listed.items():
+        alone = ask(side, RequestCode.GET_CONSUME_STATS, consumerGroup=group)
+        key = repr
+        assert sorted(stats["offsetTable"], key=key) == sorted(alone["offsetTable"], key=key)
+        assert stats["consumeTps"] == alone["consumeTps"]
 
 
 def test_who_reads_what(side: RemotingSide) -> None:

@@ -413,7 +413,7 @@ class BrokerFront(Front):
             waiter.owner.resume(waiter, False)
 
     def tick(self) -> int | None:
-        """Give up what has waited too long; when the next held pull is due."""
+        """Give up what has waited too long, go on with what takes long; when something is due again."""
         mono_ms = self.broker.mono_ms
         self.broker.stored.expire(mono_ms)
         self.broker.copies.expire(mono_ms)
@@ -423,5 +423,7 @@ class BrokerFront(Front):
             self._patience_ms = mono_ms + PATIENCE_EVERY_MS
             for session in list(self.sessions):
                 session.tick(mono_ms)
+        if self.requests.statistics.go_on():
+            return mono_ms
         due_ms: int | None = self._held.next_ms()
         return due_ms

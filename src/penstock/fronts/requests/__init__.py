@@ -25,9 +25,9 @@ from penstock.fronts.requests.statistics import Statistics
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
-TABLES = (Administration, Lookup, Members, Operation, QueueCalls, Replies, RoleCalls, SetCalls, StageCalls, Statistics)
+TABLES = (Administration, Lookup, Members, Operation, QueueCalls, Replies, RoleCalls, SetCalls, StageCalls)
 CODES: tuple[RequestCode, ...] = tuple(
-    code for table in (Consuming, Accounts, Settings, *TABLES) for code in table.TABLE
+    code for table in (Consuming, Statistics, Accounts, Settings, *TABLES) for code in table.TABLE
 )
 
 
@@ -53,9 +53,11 @@ class Requests:
         rights = rights or Rights()
         self._broker = broker
         self.consuming = Consuming(broker, rights)
+        self.statistics = Statistics(broker)
         self.table: dict[int, Callable[[Peer, RemotingCommand], Answer]] = {}
         for calls in (
             self.consuming,
+            self.statistics,
             Accounts(broker, rights),
             Settings(broker, rights),
             *(kind(broker) for kind in TABLES),
