@@ -99,7 +99,8 @@ def test_sends_without_an_answer_need_no_loop_and_are_not_overtaken(
         looped = []
         monkeypatch.setattr(producer._inner, "send_oneway", lambda *words, **named: looped.append(words))
         ids = {producer.send_oneway(Message(topic, b"", sharding_key="k")) for _ in range(50)}
-        assert len(ids) == 50 and all(ids)
+        assert len(ids) == 50
+        assert all(ids)
         assert not looped
         assert producer.send(Message(topic, b"", sharding_key="k")).queue_offset == first.queue_offset + 51
 

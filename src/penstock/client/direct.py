@@ -79,7 +79,7 @@ class DirectSends:
         return receipt
 
     def send_oneway(self, sent: Outgoing, queue: MessageQueue | None, selector: Selector | None) -> bool:
-        """Write a request that is not answered. False: nothing was written that a broker can read, the loop must try. TimedOut."""
+        """Write a request that is not answered. False: no broker can have read it, the loop must try. TimedOut."""
         to = self._attempts.choose_now(sent.messages[0], queue, selector)
         if to is None or not self._open or self._attempts.tracing is not None:
             return False

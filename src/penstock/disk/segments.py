@@ -232,13 +232,10 @@ class SegmentedFile:
         return gone
 
     def rest(self) -> None:
-        """Give up descriptors and mappings of a run that nobody is expected to ask for. Whoever does maps it again, and who is
-        reading in a segment keeps that one.
+        """Give up descriptors and mappings of a run that nobody is expected to ask for. Whoever does maps it again; who reads in
+        a segment, or flushes it in a thread, keeps that one.
         """
-        resting = [Segment(s.path, s.first, s.size, self.files, self.scattered) for s in self.segments]
-        for segment in self.segments:
-            segment.close()
-        self.segments = resting
+        self.segments = [Segment(s.path, s.first, s.size, self.files, self.scattered) for s in self.segments]
 
     def close(self) -> None:
         """Give up descriptors and mappings."""
