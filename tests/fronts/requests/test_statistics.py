@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from fronts.frontside import RemotingSide
+from penstock.errors import StoreError
 from penstock.fronts.requests.statistics import NO_BOUND, TOPICS_A_PIECE, Statistics
 from penstock.wire import fastjson
-from penstock.wire.codes import RequestCode
+from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
 
@@ -90,6 +91,28 @@ def test_the_figures_of_many_groups_are_gathered_a_piece_a_turn(side: RemotingSi
         key = repr
         assert sorted(stats["offsetTable"], key=key) == sorted(alone["offsetTable"], key=key)
         assert stats["consumeTps"] == alone["consumeTps"]
+
+
+def test_figures_that_cannot_be_gathered_are_an_answer_and_hold_up_nobody(
+    side: RemotingSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2 * TOPICS_A_PIECE):
+        side.broker.offsets.commit("G", f"T{number}", 0, 0)
+    first, second = side.session(1), side.session(2)
+    for session in (first, second):
+        side.say(session, RemotingCommand(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}, opaque=7))
+    side.broker.topics.create(b"T99", 1, 1)
+
+    def unreadable(*names: str) -> None:
+        raise StoreError("no descriptor is left")
+
+    monkeypatch.setattr(side.broker.stats, "rates", unreadable)
+    while side.front.tick() == side.broker.mono_ms:
+        """Both come to the topic that is there."""
+    for session in (first, second):
+        (answer,) = side.answers(session)
+        assert (answer.code, answer.opaque) == (ResponseCode.SERVICE_NOT_AVAILABLE, 7)
+        assert "no descriptor is left" in str(answer.remark)
 
 
 def test_who_reads_what(side: RemotingSide) -> None:

@@ -37,6 +37,17 @@ _HEARD_OUT = 4  # a header of so many times the limit is read, to be told that i
 FAILED = "the request failed; the log of the server says why"
 
 
+def failure(request: remoting.RemotingCommand, error: Exception, remote: str) -> remoting.RemotingCommand:
+    """The answer to a request that ended so. What is no refusal is in the log, too."""
+    if isinstance(error, Refused):
+        return request.reply(error.remoting, remark=str(error))
+    if isinstance(error, StoreError):
+        log.error("request failed code=%d peer=%s error=%s", request.code, remote, error)
+        return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
+    log.error("request failed code=%d peer=%s", request.code, remote, exc_info=error)
+    return request.reply(ResponseCode.SYSTEM_ERROR, remark=FAILED)
+
+
 class Server(Protocol):
     """What answers the requests that a session does not answer itself."""
 
@@ -160,15 +171,8 @@ class RemotingSession:
         try:
             self.identify(request)
             answer = self.server.handle(self, request)
-        except Refused as refused:
-            answer = request.reply(refused.remoting, remark=str(refused))
-        except StoreError as error:
-            log.error("request failed code=%d peer=%s error=%s", request.code, self.remote, error)
-            remark = f"service not available now: {error}"
-            answer = request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
-        except Exception:
-            log.exception("request failed code=%d peer=%s", request.code, self.remote)
-            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=FAILED)
+        except Exception as error:
+            answer = failure(request, error, self.remote)
         if answer is not None and not request.oneway:
             self.out.put(remoting.encode(answer))
 

@@ -13,6 +13,7 @@ from penstock.broker.clients import Peer
 from penstock.broker.counters import earliest_ms
 from penstock.broker.groups import lag_ms
 from penstock.errors import Refused
+from penstock.fronts.remoting.session import failure
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.version import __version__
 from penstock.wire import fastjson
@@ -106,12 +107,19 @@ class Statistics(Calls):
         """Do a piece of what was asked for; whether there is more. The clock is asked to call again."""
         if not self._asked:
             return False
-        asked = session, request, pieces = self._asked.popleft()  # what fails is not tried again
-        body = next((piece for piece in islice(pieces, TOPICS_A_PIECE) if piece), b"")
-        if body and not request.oneway:
-            session.push(request.reply(body=body))
-        elif not body and not session.closed:
+        asked = session, request, pieces = self._asked.popleft()
+        answer = None
+        try:
+            if body := next((piece for piece in islice(pieces, TOPICS_A_PIECE) if piece), b""):
+                answer = request.reply(body=body)
+        except Exception as error:  # as of a request that is answered at once
+            answer = failure(request, error, session.remote)
+        if session.closed:
+            pass
+        elif answer is None:
             self._asked.appendleft(asked)
+        elif not request.oneway:
+            session.push(answer)
         if self._asked:
             self.broker.core.alarm.at_latest(self.broker.mono_ms)
         return bool(self._asked)
