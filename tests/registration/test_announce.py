@@ -16,6 +16,7 @@ from http_rows import ask
 from penstock.app import Server
 from penstock.config import RegistryConfig
 from penstock.embedded import ThreadedBroker
+from penstock.registration import announce
 from penstock.registration.announce import commands
 from penstock.testing import Broker
 from ports import free_port
@@ -118,6 +119,21 @@ def test_a_registry_that_comes_later(registries: tuple[Registry, Registry]) -> N
         port = int(address.rpartition(":")[2])
         with Registry(lookup_port=port) as again:
             until(lambda: topics(again) == {"t": ["c"]})
+
+
+def test_a_registry_that_is_started_anew_is_told_at_once(
+    registries: tuple[Registry, Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the next ping: until then it answers consumers that there is no such topic."""
+    monkeypatch.setattr(announce, "PING_MS", 600_000)
+    one, _ = registries
+    with Broker(lookupd_tcp_address=one.lookup, lookup_port=-1, lookup_http_port=-1) as broker:
+        make(broker, "t", "c")
+        until(lambda: topics(one) == {"t": ["c"]})
+        port = int(one.lookup.rpartition(":")[2])
+        one._stop_thread()
+        with Registry(lookup_port=port) as again:
+            until(lambda: producers(again, "t") and topics(again) == {"t": ["c"]})
 
 
 def test_a_new_topic_gets_the_channels_that_are_known(registries: tuple[Registry, Registry]) -> None:

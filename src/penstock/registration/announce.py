@@ -267,9 +267,24 @@ class LookupPeer:
             while True:
                 self.news.clear()
                 await self._ask(reader, writer, commands(*self.told.take()) or [b"PING\n"])
-                await self._wait(PING_MS / 1000)
+                await self._wait_connected(reader)
         finally:
             writer.close()
+
+    async def _wait_connected(self, reader: asyncio.StreamReader) -> None:
+        """Until there is news, or it is time to ping. EOFError at the end of the connection: a registry that was started anew
+        knows nothing, and tells consumers so until it is told.
+        """
+        heard = asyncio.ensure_future(reader.read(1))
+        news = asyncio.ensure_future(self.news.wait())
+        try:
+            await asyncio.wait((heard, news), timeout=PING_MS / 1000, return_when=asyncio.FIRST_COMPLETED)
+            if heard.done():
+                raise EOFError("the connection ended" if not heard.result() else "it says what nobody asked for")
+        finally:
+            for waiting in (heard, news):
+                waiting.cancel()
+            await asyncio.gather(heard, news, return_exceptions=True)  # only then may another read
 
     @staticmethod
     async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lines: list[bytes]) -> list[bytes]:
