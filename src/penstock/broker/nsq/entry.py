@@ -37,6 +37,7 @@ RESERVED = frozenset(
         LEFT_PROPERTY, SINCE_PROPERTY,
     )
 )  # fmt: skip
+_MARK = TOPIC_PROPERTY.encode()  # in the bytes of each of ours
 AGAIN_LANE = -1  # the lane of messages deferred before, whatever its number is
 
 
@@ -120,7 +121,9 @@ def deferred(message: ReceivedMessage) -> Deferred | None:
 
 def deferred_of(due: Due) -> Deferred | None:
     """What an entry of the schedule says that belongs to the queue side; None for any other, or one without sense."""
-    message = None if due.damaged else decode_record(due.record, 0, decompress=False)
+    if due.damaged or _MARK not in due.record:  # a start asks of every entry, and most may be RocketMQ's
+        return None
+    message = decode_record(due.record, 0, decompress=False)
     try:
         return None if message is None else deferred(message)
     except ValueError:
