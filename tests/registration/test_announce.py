@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -134,6 +135,31 @@ def test_a_registry_that_is_started_anew_is_told_at_once(
         one._stop_thread()
         with Registry(lookup_port=port) as again:
             until(lambda: producers(again, "t") and topics(again) == {"t": ["c"]})
+
+
+def test_a_registry_that_hangs_up_as_soon_as_it_was_told_is_dialled_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announce, "RETRY_S", (0.001, 60.0))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    with listener.accept()[0] as peer, peer.makefile("rb") as lines:
+                        lines.read(len(b"  V1IDENTIFY\n"))
+                        lines.read(int.from_bytes(lines.read(4), "big"))
+                        peer.sendall(b"\0\0\0\2{}")
+                        lines.readline()  # a ping
+                        peer.sendall(b"\0\0\0\2OK")
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with Broker(lookupd_tcp_address=address, lookup_port=-1, lookup_http_port=-1) as broker:
+
+            def pause_s() -> float:
+                return float(broker.call(lambda server: server.announcer.peers[address]._retry_s))
+
+            until(lambda: pause_s() >= 0.03)
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_new_topic_gets_the_channels_that_are_known(registries: tuple[Registry, Registry]) -> None:

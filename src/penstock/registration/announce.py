@@ -262,12 +262,13 @@ class LookupPeer:
             if isinstance(info.get("http_port"), int) and info.get("broadcast_address"):
                 self.http = str(info["broadcast_address"]), info["http_port"]
             log.info("registered registry=%s broadcast_address=%s", self.address, ascii(info.get("broadcast_address")))
-            self._complained, self._retry_s = False, RETRY_S[0]
+            self._complained = False
             self.told.again()
             while True:
                 self.news.clear()
                 await self._ask(reader, writer, commands(*self.told.take()) or [b"PING\n"])
                 await self._wait_connected(reader)
+                self._retry_s = RETRY_S[0]  # one that hangs up as soon as it was told all is dialled ever later
         finally:
             writer.close()
 
