@@ -11,6 +11,7 @@ from broker.queueside import Delivery, Quick, Reader, Side
 from disk.queue_parts import KeepingFiles
 from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.nsq.deferral import Deferral
+from penstock.clock import FakeClock
 from penstock.errors import DiskFull
 
 
@@ -504,3 +505,24 @@ def test_what_was_given_back_twice_at_another_node_outlives_the_starts_of_the_ne
     _, found = read(promoted, b"c")
     assert list(found) == [b"job"]
     promoted.close()
+
+
+class Between(FakeClock):
+    """It is 0.9 ms past the millisecond that it says."""
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + 900_000
+
+
+def test_a_delay_is_not_shorter_than_was_asked_by_a_part_of_a_millisecond(tmp_path: Path) -> None:
+    side = Side(tmp_path, clock=Between())
+    topic = side.queueing.topic(b"t")
+    channel = topic.channel(b"c")
+    side.queueing.publish(topic, [b"again"])
+    reader, found = read(side, b"c")
+    assert channel.requeue(reader, found[b"again"], 700, side.broker.mono_ms) == 0
+    side.queueing.publish(topic, [b"later"], 100)
+    side.turn()
+    begin_ms = side.clock.now_ms()
+    assert [due.due_ms - begin_ms for due in side.broker.schedule.entries()] == [101, 701]
+    side.close()

@@ -77,17 +77,18 @@ class Deferral:
         """DPUB: the message reaches its channels after `delay_ms`, and there is room for it. Refused when it cannot be stored."""
         core = self._core
         now_ns = core.time.now_ns
-        due = {names.TIMER_DELIVER_MS: str(core.time.now_ms + delay_ms)}
+        due_ms = self._due_ms(delay_ms)
         if isinstance(topic, MemoryTopic):
             topic.defer(now_ns, body, delay_ms)
             return
         topic.count(len(body))
         if isinstance(topic, LogChannels):
+            due = {names.TIMER_DELIVER_MS: str(due_ms)}
             core.sending.put(topic.stored, 0, body, due, born_host=core.store_host, born_ms=core.time.now_ms)
             return
         assert isinstance(topic, QueueTopic)
         message_id = topic.new_id(now_ns)
-        self._append(Deferred(topic.name, b"", message_id, 0, message_id), body, delay_ms)
+        self._append(Deferred(topic.name, b"", message_id, 0, message_id), body, due_ms)
         self._count(topic)
 
     def give_back(self, channel: Channel, slot: int, delay_ms: int) -> bool:
@@ -110,7 +111,7 @@ class Deferral:
             place,
         )
         try:
-            self._append(about, source.body(), delay_ms)
+            self._append(about, source.body(), self._due_ms(delay_ms))
         except Refused:
             return False
         self._moving.leave(channel, lane, place, position=self._core.store.end_position)
@@ -126,13 +127,13 @@ class Deferral:
             about = Deferred(
                 channel.topic_name, channel.name, source.message_id, source.attempts, source.stamp_ns, AGAIN_LANE, place
             )
-            self._append(about, source.body(), SOON_MS)
+            self._append(about, source.body(), self._due_ms(SOON_MS))
             channel.count_deferred(1)
 
     def take_out(self, left: Left, body: bytes, topic: QueueTopic) -> None:
         """A dead letter goes to another topic, once: it leaves its own when the entry is durable. Refused."""
         message_id = topic.new_id(self._core.time.now_ns)
-        self._append(Deferred(topic.name, b"", message_id, 0, message_id, left=left), body, SOON_MS)
+        self._append(Deferred(topic.name, b"", message_id, 0, message_id, left=left), body, self._due_ms(SOON_MS))
         self.leaving.add(left)
         topic.count(len(body))
         self._count(topic)
@@ -162,10 +163,15 @@ class Deferral:
         is owed to stays. Refused.
         """
         again = msgspec.structs.replace(about, since=about.since or schedule_id)
-        return self._append(again, body, due_ms - self._core.time.now_ms, replaces=schedule_id)
+        return self._append(again, body, due_ms, replaces=schedule_id)
 
-    def _append(self, about: Deferred, body: bytes, delay_ms: int, replaces: int = 0) -> Placed:
-        due = {names.TIMER_DELIVER_MS: str(self._core.time.now_ms + delay_ms)}
+    def _due_ms(self, delay_ms: int) -> int:
+        """The first whole millisecond at which the delay is over: a part of one lost to rounding would be too early."""
+        time = self._core.time
+        return delay_ms + (time.now_ns + words.NS_A_MS - 1) // words.NS_A_MS
+
+    def _append(self, about: Deferred, body: bytes, due_ms: int, replaces: int = 0) -> Placed:
+        due = {names.TIMER_DELIVER_MS: str(due_ms)}
         return self._core.sending.put_own(TIMER_TOPIC, body, about.properties() | due, prepared=replaces)
 
     # -- out of it -----------------------------------------------------------------------------------------------
