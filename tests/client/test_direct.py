@@ -34,6 +34,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     yield seen
 
 
+@contextmanager
+def asleep(cluster) -> Iterator[None]:  # type: ignore[no-untyped-def]
+    """Its process takes nothing and says nothing meanwhile."""
+    cluster.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        cluster.process.send_signal(signal.SIGCONT)
+
+
 @pytest.mark.parametrize("kind", ["log", "queue"])
 def test_only_the_first_send_to_a_topic_needs_the_loop(
     registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -123,13 +133,9 @@ def test_a_broker_that_takes_nothing_is_waited_for_and_no_longer(own_cluster) ->
     with Producer(own_cluster.registry, send_timeout_s=0.5) as producer:
         for _ in range(2):
             producer.send(Message("T", b""))
-        own_cluster.process.send_signal(signal.SIGSTOP)
-        try:
-            with pytest.raises(TimedOut):
-                for _ in range(50):
-                    producer.send_oneway(Message("T", os.urandom(1 << 20)))
-        finally:
-            own_cluster.process.send_signal(signal.SIGCONT)
+        with asleep(own_cluster), pytest.raises(TimedOut):
+            for _ in range(50):
+                producer.send_oneway(Message("T", os.urandom(1 << 20)))
         assert producer.send(Message("T", b""), timeout_s=60.0).status is SendStatus.SEND_OK
 
 
@@ -190,12 +196,8 @@ def test_a_broker_that_does_not_answer(own_cluster) -> None:  # type: ignore[no-
     with Producer(own_cluster.registry, send_timeout_s=60.0) as producer:
         for _ in range(2):
             producer.send(Message("T", b""))
-        own_cluster.process.send_signal(signal.SIGSTOP)
-        try:
-            with pytest.raises(TimedOut):
-                producer.send(Message("T", b""), timeout_s=0.3)
-        finally:
-            own_cluster.process.send_signal(signal.SIGCONT)
+        with asleep(own_cluster), pytest.raises(TimedOut):
+            producer.send(Message("T", b""), timeout_s=0.3)
         assert producer.send(Message("T", b"")).status is SendStatus.SEND_OK  # no late answer is taken for this one's
 
 
