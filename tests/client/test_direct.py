@@ -139,6 +139,17 @@ def test_a_broker_that_takes_nothing_is_waited_for_and_no_longer(own_cluster) ->
         assert producer.send(Message("T", b""), timeout_s=60.0).status is SendStatus.SEND_OK
 
 
+def test_what_the_loop_sends_is_given_one_queue_and_the_next_the_next(registry: str, fresh: Fresh) -> None:
+    """Each send took two turns, and every other queue got nothing."""
+    topic = fresh("turns")
+    with Producer(registry, trace=True) as producer:
+        producer.send(Message(topic, b"x"))
+        queues = producer.queues(topic)
+        found = [producer.send(Message(topic, b"x")).queue for _ in queues]
+    assert len(queues) > 1
+    assert set(found) == set(queues)
+
+
 def test_a_queue_topic_answers_every_send(registry: str, fresh: Fresh) -> None:
     """So its answers are read, by the loop."""
     topic = fresh("answers")

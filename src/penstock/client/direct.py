@@ -20,7 +20,7 @@ from penstock.client.nsqline import NsqLine
 from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.outgoing import Outgoing
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.client.routes import BROKER_PORT, MessageQueue
+from penstock.client.routes import BROKER_PORT, MessageQueue, Route
 from penstock.client.sending import is_tried_again, read_receipt
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, WireError
 from penstock.wire.addresses import split_address
@@ -48,11 +48,9 @@ class DirectSends:
         self, sent: Outgoing, deadline: float, queue: MessageQueue | None, selector: Selector | None
     ) -> SendReceipt | None:
         """The receipt, or None: the loop must try. `deadline` is of the monotonic clock. BrokerRefused, TimedOut."""
-        to = self._attempts.choose_now(sent.messages[0], queue, selector)
-        if to is None or not self._open or self._attempts.tracing is not None:
-            return None
-        route = self._attempts.known_route(to.topic)
-        if route is None:
+        route = self._route(sent)
+        to = None if route is None else self._attempts.choose_now(sent.messages[0], queue, selector)
+        if route is None or to is None:
             return None
         try:
             if route.nsq:
@@ -80,12 +78,12 @@ class DirectSends:
 
     def send_oneway(self, sent: Outgoing, queue: MessageQueue | None, selector: Selector | None) -> bool:
         """Write a request that is not answered. False: no broker can have read it, the loop must try. TimedOut."""
-        to = self._attempts.choose_now(sent.messages[0], queue, selector)
-        if to is None or not self._open or self._attempts.tracing is not None:
+        route = self._route(sent)
+        if route is None or route.nsq:  # NSQ answers whoever publishes
             return False
-        route = self._attempts.known_route(to.topic)
-        address = None if route is None or route.nsq else route.address(to.broker)  # NSQ answers whoever publishes
-        if address is None:
+        to = self._attempts.choose_now(sent.messages[0], queue, selector)
+        address = None if to is None else route.address(to.broker)
+        if to is None or address is None:
             return False
         request = sent.request(to)
         request.ask_nothing()
@@ -100,6 +98,14 @@ class DirectSends:
             return False
         self._give_back(self._lines, address, line)
         return True
+
+    def _route(self, sent: Outgoing) -> Route | None:
+        """Where its topic is; None where the loop must send it. Asked before a queue is chosen: the loop chooses one, too, and of
+        two queues that take turns one would get nothing.
+        """
+        if not self._open or self._attempts.tracing is not None:
+            return None
+        return self._attempts.known_route(sent.messages[0].topic)
 
     def _line(self, address: str, deadline: float) -> Line | None:
         """A line to a broker, one that lay idle if there is one."""
