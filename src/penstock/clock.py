@@ -28,7 +28,11 @@ class Clock:
 
     def now_ms(self) -> int:
         """Wall clock: for what is printed and stored."""
-        return time.time_ns() // words.NS_A_MS + self._ahead_ms
+        return self.now_ns() // words.NS_A_MS
+
+    def now_ns(self) -> int:
+        """The same, finer."""
+        return time.time_ns() + self._ahead_ms * words.NS_A_MS
 
     def machine_ms(self) -> int:
         """This machine's wall clock, whomever `now_ms` follows: the times of files are by it."""
@@ -58,6 +62,9 @@ class FakeClock(Clock):
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def now_ns(self) -> int:
+        return self._now_ms * words.NS_A_MS
 
     def machine_ms(self) -> int:
         return self._machine_ms

@@ -17,6 +17,9 @@ class Jumping(Clock):
     def now_ms(self) -> int:
         return self.wall_ms
 
+    def now_ns(self) -> int:
+        return self.wall_ms * 1_000_000
+
     def follow(self, now_ms: int) -> None:
         self.wall_ms = now_ms
 
@@ -40,6 +43,35 @@ def test_time_goes_on_with_the_steady_clock() -> None:
     assert time.now_ms == begin  # read once a turn
     time.update()
     assert (time.now_ms, time.mono_ms, time.now_ns) == (begin + 250, 5_250, (begin + 250) * 1_000_000)
+
+
+class Fine(FakeClock):
+    """Its wall clock is 0.3 ms past the millisecond that it says, its steady clock 0.9 ms."""
+
+    def now_ns(self) -> int:
+        return super().now_ns() + 300_000
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + 900_000
+
+
+def test_the_line_is_the_wall_clock_to_the_nanosecond_and_stays_there() -> None:
+    clock = Fine()
+    time = BrokerClock(clock)
+    for _ in range(5):
+        assert (time.now_ns, time.now_ms) == (clock.now_ns(), clock.now_ms())
+        clock.advance(1_000)
+        time.update()
+
+
+def test_a_delay_is_counted_from_the_next_millisecond_however_long_the_turn_has_lasted() -> None:
+    clock = Fine()
+    time = BrokerClock(clock)
+    clock.advance(40)
+    assert (time.next_ms(), time.mono_next_ms()) == (clock.now_ms() + 1, clock.monotonic_ms() + 1)
+    whole = FakeClock()
+    time = BrokerClock(whole)
+    assert (time.next_ms(), time.mono_next_ms()) == (whole.now_ms(), whole.monotonic_ms())
 
 
 def test_a_jump_is_followed_by_a_millisecond_a_second() -> None:

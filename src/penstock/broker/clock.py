@@ -16,7 +16,7 @@ else:
     from penstock.clock import Clock
 
 SLEW_EVERY_MS = 1_000
-_NEARER_MS = 1_000
+_NEARER_NS = 1_000_000_000
 
 
 class BrokerClock:
@@ -24,7 +24,7 @@ class BrokerClock:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._anchor_ms = clock.now_ms() - clock.monotonic_ms()
+        self._anchor_ns = clock.now_ns() - clock.monotonic_ns()  # read in this order the line is not ahead of the wall
         self._slewed_ms = clock.monotonic_ms()
         self.mono_ms = 0
         self.now_ms = 0
@@ -36,27 +36,37 @@ class BrokerClock:
         mono_ns = self.clock.monotonic_ns()
         self.mono_ms = mono_ms = mono_ns // words.NS_A_MS
         if mono_ms - self._slewed_ms >= SLEW_EVERY_MS:
-            wrong = self.clock.now_ms() - mono_ms - self._anchor_ms
-            own = self.clock.machine_ms() - mono_ms - self._anchor_ms
-            if abs(own) < abs(wrong) - _NEARER_MS:  # another line was taken over, and this clock has been put right
+            wrong = self.clock.now_ns() - self.clock.monotonic_ns() - self._anchor_ns
+            own = self.clock.machine_ms() * words.NS_A_MS - mono_ns - self._anchor_ns
+            if abs(own) < abs(wrong) - _NEARER_NS:  # another line was taken over, and this clock has been put right
                 self.clock.follow(self.clock.machine_ms())
                 wrong = own
-            self._anchor_ms += max(-1, min(1, wrong))
+            self._anchor_ns += max(-words.NS_A_MS, min(words.NS_A_MS, wrong))
             self._slewed_ms = mono_ms
-        self.now_ms = mono_ms + self._anchor_ms
-        self.now_ns = mono_ns + self._anchor_ms * words.NS_A_MS
+        self.now_ns = now_ns = mono_ns + self._anchor_ns
+        self.now_ms = now_ns // words.NS_A_MS
         self._mono_ns = mono_ns
 
     def follow(self, now_ms: int) -> None:
         """Another line is taken over: this is its time in this turn."""
         self.clock.follow(now_ms)
-        self._anchor_ms = now_ms - self.mono_ms
         self.now_ms = now_ms
-        self.now_ns = self._mono_ns + self._anchor_ms * words.NS_A_MS
+        self.now_ns = now_ms * words.NS_A_MS
+        self._anchor_ns = self.now_ns - self._mono_ns
 
     def since_ns(self) -> int:
         """How long ago that was."""
         return self.clock.monotonic_ns() - self._mono_ns
+
+    def next_ms(self) -> int:
+        """The next whole millisecond behind this moment. A delay is counted from it: what asked for it may have been sent
+        after this turn's time was read, and by the sender's clock not even a part of a millisecond may be missing.
+        """
+        return (self.now_ns + self.since_ns() + words.NS_A_MS - 1) // words.NS_A_MS
+
+    def mono_next_ms(self) -> int:
+        """The same, on the steady clock."""
+        return (self.clock.monotonic_ns() + words.NS_A_MS - 1) // words.NS_A_MS
 
 
 class Alarm:

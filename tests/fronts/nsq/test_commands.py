@@ -50,6 +50,33 @@ def test_a_message_is_given_back_touched_and_rejected(tmp_path: Path) -> None:
     side.close()
 
 
+@pytest.mark.parametrize("level", ["memory", "os", "log"])
+@pytest.mark.parametrize("verb", ["DPUB", "REQ"])
+def test_a_delay_begins_when_its_command_comes_not_with_the_turn(tmp_path: Path, level: str, verb: str) -> None:
+    side = NsqSide(tmp_path, level="os" if level == "log" else level)
+    if level == "log":
+        side.broker.topics.create(b"t", 1, 1)
+    session = side.session()
+    assert side.say(session, b"SUB t c\n") == [b"OK"]
+    assert side.say(session, b"RDY 5\n") == []
+    if verb == "REQ":
+        frames = side.pub(session, b"t", b"x")
+        side.turn()
+        message = next(frame for frame in [*frames, *side.frames(session)] if frame != b"OK")
+        command = b"REQ " + message[10:26] + b" 100\n"
+    else:
+        command = b"DPUB t 100\n" + sized(b"x")
+    side.clock.advance(40)  # the turn is as old
+    assert b"x" not in [frame[26:] for frame in side.say(session, command)]
+    found = []
+    for ms in (99, 1, 1):
+        side.turn(ms)
+        found.append([frame[26:] for frame in side.frames(session)])
+    assert found[0] == []
+    assert [b"x"] in found[1:]
+    side.close()
+
+
 def test_deferred_publishes_have_limits(tmp_path: Path) -> None:
     side = NsqSide(tmp_path)
     assert side.say(side.session(), b"DPUB t 1000\n" + sized(b"x")) == [b"OK"]

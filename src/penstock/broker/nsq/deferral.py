@@ -77,7 +77,7 @@ class Deferral:
         """DPUB: the message reaches its channels after `delay_ms`, and there is room for it. Refused when it cannot be stored."""
         core = self._core
         now_ns = core.time.now_ns
-        due_ms = self._due_ms(delay_ms)
+        due_ms = core.time.next_ms() + delay_ms
         if isinstance(topic, MemoryTopic):
             topic.defer(now_ns, body, delay_ms)
             return
@@ -111,7 +111,7 @@ class Deferral:
             place,
         )
         try:
-            self._append(about, source.body(), self._due_ms(delay_ms))
+            self._append(about, source.body(), self._core.time.next_ms() + delay_ms)
         except Refused:
             return False
         self._moving.leave(channel, lane, place, position=self._core.store.end_position)
@@ -127,13 +127,15 @@ class Deferral:
             about = Deferred(
                 channel.topic_name, channel.name, source.message_id, source.attempts, source.stamp_ns, AGAIN_LANE, place
             )
-            self._append(about, source.body(), self._due_ms(SOON_MS))
+            self._append(about, source.body(), self._core.time.next_ms() + SOON_MS)
             channel.count_deferred(1)
 
     def take_out(self, left: Left, body: bytes, topic: QueueTopic) -> None:
         """A dead letter goes to another topic, once: it leaves its own when the entry is durable. Refused."""
         message_id = topic.new_id(self._core.time.now_ns)
-        self._append(Deferred(topic.name, b"", message_id, 0, message_id, left=left), body, self._due_ms(SOON_MS))
+        self._append(
+            Deferred(topic.name, b"", message_id, 0, message_id, left=left), body, self._core.time.next_ms() + SOON_MS
+        )
         self.leaving.add(left)
         topic.count(len(body))
         self._count(topic)
@@ -164,11 +166,6 @@ class Deferral:
         """
         again = msgspec.structs.replace(about, since=about.since or schedule_id)
         return self._append(again, body, due_ms, replaces=schedule_id)
-
-    def _due_ms(self, delay_ms: int) -> int:
-        """The first whole millisecond at which the delay is over: a part of one lost to rounding would be too early."""
-        time = self._core.time
-        return delay_ms + (time.now_ns + words.NS_A_MS - 1) // words.NS_A_MS
 
     def _append(self, about: Deferred, body: bytes, due_ms: int, replaces: int = 0) -> Placed:
         due = {names.TIMER_DELIVER_MS: str(due_ms)}

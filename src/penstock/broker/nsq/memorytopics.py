@@ -134,7 +134,9 @@ class MemoryTopic(Topic):
     def _defer(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
             channel.count(1)
-            channel.add_deferred(memory(channel).keep(data), int(data[_ID], _HEX), self.registry.mono_ms + delay_ms)
+            channel.add_deferred(
+                memory(channel).keep(data), int(data[_ID], _HEX), self.registry.mono_next_ms() + delay_ms
+            )
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, claimants: Owed, schedule_id: int = 0

@@ -359,6 +359,10 @@ class Registry:
         """The time of this turn."""
         return self._core.time.mono_ms
 
+    def mono_next_ms(self) -> int:
+        """What a delay that begins now is counted from."""
+        return self._core.time.mono_next_ms()
+
     @property
     def now_ms(self) -> int:
         """The wall time of this turn."""

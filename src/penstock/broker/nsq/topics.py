@@ -60,6 +60,9 @@ class TopicRegistry(Protocol):
     def mono_ms(self) -> int:
         """The time of this turn."""
 
+    def mono_next_ms(self) -> int:
+        """What a delay that begins now is counted from."""
+
     @property
     def marks(self) -> list[Topic]:
         """The topics whose channels are looked at when the turn ends; each puts itself there, once."""

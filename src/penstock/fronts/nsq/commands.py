@@ -165,7 +165,8 @@ def _req(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"E_INVALID REQ could not parse timeout " + words[2])
     shared = session.shared
     delay_ms = min(delay_ms, shared.config.max_req_timeout_ms)
-    _answer(session, words, _channel(session).requeue(session, message_id, delay_ms, shared.mono_ms))
+    begin_ms = shared.time.mono_next_ms() if delay_ms else shared.mono_ms
+    _answer(session, words, _channel(session).requeue(session, message_id, delay_ms, begin_ms))
 
 
 def _touch(session: NsqSession, words: list[bytes], body: bytes) -> None:

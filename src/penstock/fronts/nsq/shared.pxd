@@ -8,7 +8,7 @@ from penstock.disk.gathering cimport Gathering
 @cython.final
 cdef class Shared:
     cdef public object broker, config, limits, queueing, ask_authority, tls, users
-    cdef BrokerClock _time
+    cdef readonly BrokerClock time
     cdef object _flush
     cdef public Gathering gathering
     cdef public dict rejected

@@ -82,7 +82,7 @@ class Shared:
         self.config = broker.config
         self.limits = broker.limits
         self.queueing: Queueing = broker.queueing
-        self._time: BrokerClock = broker.time
+        self.time: BrokerClock = broker.time
         self._flush = broker.queueing.flush
         self.gathering: Gathering = broker.queueing.folder.pool.gathering
         self.tls = tls
@@ -108,7 +108,7 @@ class Shared:
 
     def update(self) -> None:
         """The first thing in each turn."""
-        time, flush = self._time, self._flush
+        time, flush = self.time, self._flush
         self.mono_ms = time.mono_ms
         self.now_ns = time.now_ns
         self.blocked = flush.blocked()
