@@ -81,7 +81,7 @@ class DeadLetters:
         """Why the last message of the dead-letter topic is there: a queue topic's messages have no properties."""
         if isinstance(dead, QueueTopic) and dead.stream.find(dead.stream.total - 1):
             about = {names.RETRY_TOPIC: origin.decode(), names.ORIGIN_ID: f"{id_:016x}"}
-            told = death.mark(about, self._registry.now_ms)
+            told = death.mark(about, self._registry.time.now_ms)
             self._notes.add(dead, dead.stream.total - 1, f"{dead.stream.message_id:016x}", told)
 
 

@@ -135,7 +135,7 @@ class MemoryTopic(Topic):
         for channel in self.channels.values():
             channel.count(1)
             channel.add_deferred(
-                memory(channel).keep(data), int(data[_ID], _HEX), self.registry.mono_next_ms() + delay_ms
+                memory(channel).keep(data), int(data[_ID], _HEX), self.registry.time.mono_next_ms() + delay_ms
             )
 
     def redeliver(
@@ -192,7 +192,7 @@ class MemoryTopic(Topic):
                     channel.count(moved)
         except StoreError as error:  # a full disk, perhaps
             log.error("messages not handed over topic=%s error=%s", printable(self.name), error)
-            due_ms, left = self.registry.mono_ms + RETRY_MS, 0
+            due_ms, left = self.registry.time.mono_ms + RETRY_MS, 0
         for data, delay_ms in self.pending[:left]:
             self._defer(data, delay_ms)
         del self.pending[:left]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.broker.acknowledged import Acknowledged
+from penstock.broker.clock import BrokerClock
 from penstock.broker.core import Core
 from penstock.broker.lately import Lately
 from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVEL_OS, LEVEL_PAIR, LEVELS
@@ -355,18 +356,9 @@ class Registry:
     # -- what a topic asks for -----------------------------------------------------------------------------------
 
     @property
-    def mono_ms(self) -> int:
-        """The time of this turn."""
-        return self._core.time.mono_ms
-
-    def mono_next_ms(self) -> int:
-        """What a delay that begins now is counted from."""
-        return self._core.time.mono_next_ms()
-
-    @property
-    def now_ms(self) -> int:
-        """The wall time of this turn."""
-        return self._core.time.now_ms
+    def time(self) -> BrokerClock:
+        """The broker's."""
+        return self._core.time
 
     def want_flush(self, topic: Topic) -> int:
         """Flush it as soon as can be; the number of that flush."""

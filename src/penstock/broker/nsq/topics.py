@@ -14,6 +14,7 @@ from typing import Protocol
 
 import cython
 
+from penstock.broker.clock import BrokerClock
 from penstock.broker.levels import LEVEL_DISK, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.names import EPHEMERAL, bad_channel, printable, too_many_channels, valid_nsq_name
@@ -57,11 +58,8 @@ class TopicRegistry(Protocol):
         """How many messages a queue in memory holds."""
 
     @property
-    def mono_ms(self) -> int:
-        """The time of this turn."""
-
-    def mono_next_ms(self) -> int:
-        """What a delay that begins now is counted from."""
+    def time(self) -> BrokerClock:
+        """The broker's."""
 
     @property
     def marks(self) -> list[Topic]:
