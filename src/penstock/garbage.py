@@ -27,8 +27,9 @@ class Collector:
 
     def __init__(self) -> None:
         self._before = gc.get_threshold()
-        # At least so many were allocated, and not freed at once, whenever the middle generation is collected.
-        self._step = self._before[0] * self._before[1]
+        # At least so many were allocated, and not freed at once, whenever the first generation is collected; and so many
+        # times that is done until the middle one is.
+        self._step, self._steps = self._before[0] + 1, self._before[1] + 1
         self._looked_s = self._cpu_s = self._due_s = float("-inf")
         self._blocks = sys.getallocatedblocks()
         gc.set_threshold(*self._before[:2], NEVER)
@@ -42,7 +43,8 @@ class Collector:
         rests = cpu_s - self._cpu_s < RESTING * (mono_s - self._looked_s)
         self._looked_s, self._cpu_s = mono_s, cpu_s
         # Of those that grow old some are freed, and of what is allocated not all can be part of a cycle.
-        grown = min(gc.get_count()[2] * self._step, sys.getallocatedblocks() - self._blocks)
+        _, young, middle = gc.get_count()
+        grown = min((middle * self._steps + young) * self._step, sys.getallocatedblocks() - self._blocks)
         if grown < (FEW if rests else MANY) or mono_s < self._due_s:
             return False
         began = time.perf_counter()
