@@ -147,9 +147,13 @@ class Files:
             raise _failed(error, "a shorter file") from error
 
     def allocate(self, fd: int, at: int, length: int) -> None:
-        """Take room on the disk for these bytes, growing the file if need be; they read as zeros."""
+        """Take room on the disk for these bytes, growing the file if need be; they read as zeros. And for all of their pages,
+        as far as the file goes: where blocks are smaller, a page that lacks one cannot be written through a mapping.
+        """
+        begin, end = at // mmap.PAGESIZE * mmap.PAGESIZE, at + length
         try:
-            os.posix_fallocate(fd, at, length)
+            whole = min(os.fstat(fd).st_size, (end + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE)
+            os.posix_fallocate(fd, begin, max(end, whole) - begin)
         except OSError as error:
             raise _failed(error, f"{length} bytes") from error
 
