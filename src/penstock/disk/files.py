@@ -8,6 +8,7 @@ there only after its folder was flushed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -15,6 +16,7 @@ import mmap
 import os
 import re
 import resource
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
@@ -34,6 +36,8 @@ _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that fai
 _SYNC_WRITES = (0xEF53, 0x58465342)  # statfs(2)'s types of ext2 to ext4 and XFS
 _WAIT_BEFORE = 1  # sync_file_range(2): of all of the file, for nought bytes are all
 _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
+_GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioctl_iflags(2); the last is chattr's C
+_FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
@@ -418,6 +422,20 @@ def _all_is_written(files: Files, fd: int, paths: Sequence[Path]) -> bool:
         finally:
             files.close(one)
     return True
+
+
+def write_in_place(folder: Path) -> None:
+    """Have files that come into this folder, or below it, written where they lie. btrfs takes new room for each page that is
+    written once more, however much of the file has been allocated: on a full disk that ends who writes through a mapping.
+    Other file systems do not know the word, or do so anyway.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _GET_FLAGS, bytes(_FLAGS.size)))
+            fcntl.ioctl(fd, _SET_FLAGS, _FLAGS.pack(flags | _NO_COPY))
+        finally:
+            os.close(fd)
 
 
 def take_room(files: Files, fd: int, at: int, need: int, want: int) -> int:
