@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import re
@@ -24,6 +25,8 @@ from pathlib import Path
 
 from penstock.disk.released import Released
 from penstock.errors import DiskFull, NoDescriptor, StoreError
+
+log = logging.getLogger("penstock.disk")
 
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
@@ -436,6 +439,12 @@ def write_in_place(folder: Path) -> None:
             fcntl.ioctl(fd, _SET_FLAGS, _FLAGS.pack(flags | _NO_COPY))
         finally:
             os.close(fd)
+
+
+def is_full(error: StoreError) -> bool:
+    """Whether it is for lack of room that nothing is stored. The log has why: who sends is told no more than that."""
+    log.warning("nothing is stored error=%s", error)
+    return isinstance(error, DiskFull)
 
 
 def take_room(files: Files, fd: int, at: int, need: int, want: int) -> int:
