@@ -102,6 +102,19 @@ def test_an_encoding_that_lacks_a_sign_ends_no_command(tmp_path: Path) -> None:
         assert "\\u0118" in said("peek", "t")
 
 
+@pytest.mark.parametrize("name", ["import_module", "getattr"])
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(name: str) -> None:
+    code = f"""
+import penstock.cli.__main__ as begin
+def interrupted(*asked):
+    raise KeyboardInterrupt
+begin.{name} = interrupted
+begin.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_the_clients_have_their_public_names() -> None:
     from penstock.client import aio
 
