@@ -102,6 +102,27 @@ def test_an_encoding_that_lacks_a_sign_ends_no_command(tmp_path: Path) -> None:
         assert "\\u0118" in said("peek", "t")
 
 
+def test_too_few_descriptors_are_said_with_what_to_do(tmp_path: Path) -> None:
+    command = f'ulimit -n 16; exec "{sys.executable}" -m penstock.cli broker --data "{tmp_path}"'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "Too many open files" in done.stderr
+    assert "ulimit -n" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["import_module", "getattr"])
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(name: str) -> None:
+    code = f"""
+import penstock.cli.__main__ as begin
+def interrupted(*asked):
+    raise KeyboardInterrupt
+begin.{name} = interrupted
+begin.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_the_clients_have_their_public_names() -> None:
     from penstock.client import aio
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import resource
 import subprocess
@@ -71,6 +72,38 @@ def test_failures_are_ours(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_folder() -> None:
     with pytest.raises(StoreError, match="/proc/nothing: No such file"):  # it was a RecursionError
         Files().make_folder(Path("/proc/nothing/here"))
+
+
+PAGE = mmap.PAGESIZE
+
+
+@pytest.mark.parametrize(
+    ("size", "at", "length", "taken"),
+    [
+        (3 * PAGE, 0, 1, (0, PAGE)),
+        (3 * PAGE, PAGE + 7, PAGE, (PAGE, 3 * PAGE)),
+        (2 * PAGE + 99, 2 * PAGE + 67, 32, (2 * PAGE, 2 * PAGE + 99)),  # no page is longer than its file
+        (0, 10, 20, (0, 30)),
+    ],
+)
+def test_room_is_taken_for_whole_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, at: int, length: int, taken: tuple[int, int]
+) -> None:
+    """Where blocks are smaller than pages, a page of which one block is missing ends the process that writes to it."""
+    files, allocate = Files(), os.posix_fallocate
+    asked: list[tuple[int, int]] = []
+
+    def noted(fd: int, begin: int, count: int) -> None:
+        asked.append((begin, begin + count))
+        allocate(fd, begin, count)
+
+    fd = files.open(tmp_path / "f", create=True)
+    files.grow(fd, size)
+    monkeypatch.setattr(os, "posix_fallocate", noted)
+    files.allocate(fd, at, length)
+    assert asked == [taken]
+    assert files.size(fd) == max(size, at + length)
+    files.close(fd)
 
 
 def test_wiping_touches_only_what_was_written(tmp_path: Path) -> None:

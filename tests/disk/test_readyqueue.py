@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import zlib
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, p
 from penstock.disk.files import Files
 from penstock.disk.readylayout import LIVES, WRITTEN_BYTES_MIN
 from penstock.disk.readyqueue import Pool, ReadyQueue
-from penstock.disk.readysegment import FULL, ReadySegment
+from penstock.disk.readysegment import BROKEN, FULL, ReadySegment
 from penstock.errors import DiskFull, StoreError
 
 
@@ -249,6 +250,18 @@ def test_no_room_is_said_and_nothing_is_half_there(tmp_path: Path) -> None:
     assert put(queue, b"room") == 0
     assert bodies(queue)[-1] == b"room"
     queue.close(True)
+
+
+def test_the_log_says_why_nothing_can_be_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who publishes is told no reason, and it need not be the disk: here it is memory that cannot be mapped."""
+
+    class Narrow(Files):
+        def map(self, fd: int, size: int, *, writable: bool = True, scattered: bool = False) -> mmap.mmap:
+            raise StoreError(f"cannot map {size} bytes: no memory")
+
+    queue = make(tmp_path, Narrow(), size=1 << 20)
+    assert put(queue, b"body") == BROKEN
+    assert "nothing is stored error=cannot map 1048576 bytes: no memory" in caplog.text
 
 
 def test_a_bad_byte_is_found_after_a_clean_stop_too(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fronts.raw_peer import RawPeer
-from penstock.clock import FakeClock
 from penstock.fronts.namesrv import NameServer
 from penstock.registry.registration import is_local_host
 from penstock.testing import Broker
@@ -32,7 +31,7 @@ PEER = Peer()
 
 @pytest.fixture
 def names(tmp_path: Path) -> NameServer:
-    return NameServer(tmp_path, clock=FakeClock(NOW))
+    return NameServer(tmp_path)
 
 
 def ask(
@@ -205,7 +204,7 @@ def test_kv_survives_a_restart(names: NameServer, tmp_path: Path) -> None:
     assert ask(names, 100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
     told = json.loads((tmp_path / "kvConfig.json").read_text())
     assert told["configTable"] == {"ORDER_TOPIC_CONFIG": {"T": "broker-a:4"}, "n": {"k": "v"}}
-    again = NameServer(tmp_path, order_message_enable=True, clock=FakeClock(NOW))
+    again = NameServer(tmp_path, order_message_enable=True)
     assert ask(again, 101, {"namespace": "n", "key": "k"}).ext == {"value": "v"}
     assert json.loads(ask(again, 219, {"namespace": "n"}).body) == {"table": {"k": "v"}}
     assert ask(again, 102, {"namespace": "n", "key": "k"}).code == 0
@@ -220,6 +219,14 @@ def test_kv_survives_a_restart(names: NameServer, tmp_path: Path) -> None:
 def test_configuration(names: NameServer) -> None:
     assert b"orderMessageEnable=false\n" in ask(names, 319).body
     assert ask(names, 318, body=b"kvConfigPath=/etc/x\n").code == 16
+
+
+def test_a_broker_whose_clock_was_years_ahead_when_a_topic_was_made_is_registered(names: NameServer) -> None:
+    """And one of today, where it is the registry's clock that is wrong, as without a battery."""
+    years = 10 * 365 * 86_400_000
+    assert ask(names, 103, broker_ext(), plain_body({"T": {}}, timestamp=NOW + years)).code == 0
+    assert ask(names, 103, broker_ext(), plain_body({"U": {}}, timestamp=NOW)).code == 0  # the clock was put right
+    assert [ask(names, 105, {"topic": topic}).code for topic in "TU"] == [0, 0]
 
 
 def test_unknown_oneway_and_responses(names: NameServer) -> None:
@@ -242,7 +249,6 @@ BOMB = zlib.compress(bytes(80 << 20), 9)
         ({}, plain_body({"T": {"readQueueNums": -1}})),
         ({}, plain_body({"T": {"readQueueNums": 10**6}})),
         ({}, plain_body({"T": {"perm": "6"}})),
-        ({}, plain_body({"T": {}}, timestamp=NOW + 10**9)),
         ({}, b'{"topicConfigSerializeWrapper":[]}'),
         ({}, b"junk"),
         ({"brokerName": "a/b"}, plain_body()),

@@ -23,10 +23,13 @@ def test_folders_and_files_in_each_others_place(tmp_path: Path) -> None:
     (tmp_path / "index" / "20200101000000000").mkdir(parents=True)
     (tmp_path / "consumequeue" / "T").mkdir(parents=True)
     (tmp_path / "consumequeue" / "T" / "0").write_bytes(b"x")
+    (tmp_path / "queues").mkdir()
+    (tmp_path / "queues" / "Q").write_bytes(b"x")
     report = Recovery()
     Contents(LogStore(tmp_path, SMALL), report).mend_names()
-    assert sorted(report.moved) == ["checkpoint", "commitlog", "consumequeue/T/0", "index/20200101000000000"]
-    assert len(list((tmp_path / "lost+found").iterdir())) == 5  # and the manifest
+    moved = ["checkpoint", "commitlog", "consumequeue/T/0", "index/20200101000000000", "queues/Q"]
+    assert sorted(report.moved) == moved
+    assert len(list((tmp_path / "lost+found").iterdir())) == len(moved) + 1  # the manifest
 
 
 def test_a_lost_and_found_that_is_not_ours_is_said_before_it_is_needed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from store_parts import SMALL, bodies, contents, make, put, work
 
 from penstock.clock import FakeClock
+from penstock.disk.files import Files
 from penstock.errors import Locked, StoreError
 from penstock.log import status
 from penstock.log.consumequeue import TagCodes
@@ -140,6 +142,30 @@ def test_too_large(tmp_path: Path) -> None:
     assert store.append(draft) == status.TOO_LARGE
     store.close()
     assert store.append(draft) == status.NOT_WRITABLE
+
+
+def test_the_log_says_why_nothing_can_be_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Under `ulimit -v` no segment can be mapped. Senders are told that the disk failed, and an operator looks in vain at it."""
+
+    class Narrow(Files):
+        narrow = False
+
+        def map(self, fd: int, size: int, *, writable: bool = True, scattered: bool = False) -> mmap.mmap:
+            if self.narrow:
+                raise StoreError(f"cannot map {size} bytes: no memory")
+            return super().map(fd, size, writable=writable, scattered=scattered)
+
+    files = Narrow()
+    store = make(tmp_path, files=files)
+    store.open()
+    draft = Draft()
+    draft.queue = store.queue(b"T", 0)
+    files.narrow = True
+    assert store.append(draft) == status.NOT_WRITABLE
+    assert "nothing is stored error=cannot map" in caplog.text
+    files.narrow = False
+    assert store.append(draft) == status.OK
+    store.close()
 
 
 def test_half_and_rollback_records_stand_in_no_queue(tmp_path: Path) -> None:

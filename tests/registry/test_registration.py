@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import FakeClock
 from penstock.errors import Refused
 from penstock.fronts.namesrv import NameServer
 from penstock.registry.registration import read_registration
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import RemotingCommand
-
-NOW = 1_700_000_000_000
 
 
 @dataclass(eq=False)
@@ -25,7 +22,7 @@ class Peer:
 
 @pytest.fixture
 def names(tmp_path: Path) -> NameServer:
-    return NameServer(tmp_path, clock=FakeClock(NOW))
+    return NameServer(tmp_path)
 
 
 def register(
@@ -97,7 +94,7 @@ def test_what_cannot_be_right(nsq: Any) -> None:
         "compressed": False, "bodyCrc32": 0, "epoch": None,
     }  # fmt: skip
     with pytest.raises(Refused):
-        read_registration(fields, json.dumps({"nsq": nsq}).encode(), NOW)
+        read_registration(fields, json.dumps({"nsq": nsq}).encode())
 
 
 def test_nobody_registers_another_machine_s_listener(names: NameServer) -> None:
@@ -123,6 +120,6 @@ def test_the_sum_of_a_rocketmq_broker_has_31_bits(high: bool) -> None:
     bodies = (b'{"filterServerList":[%d]}' % number for number in range(1_000))
     body = next(body for body in bodies if (zlib.crc32(body) >= 1 << 31) is high)
     told = zlib.crc32(body) & 0x7FFFFFFF
-    assert read_registration({**fields, "bodyCrc32": told}, body, NOW).broker_id == 1
+    assert read_registration({**fields, "bodyCrc32": told}, body).broker_id == 1
     with pytest.raises(Refused, match="crc32"):
-        read_registration({**fields, "bodyCrc32": told ^ 1}, body, NOW)
+        read_registration({**fields, "bodyCrc32": told ^ 1}, body)

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from penstock.client.routes import Route, parse_route
-from penstock.clock import FakeClock
 from penstock.fronts.namesrv import NameServer
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import CommandParser, RemotingCommand, encode
@@ -178,7 +177,7 @@ class World:
             one.lead(one.nodes[0])
 
     def registry(self) -> NameServer:
-        return NameServer(self.folder, clock=FakeClock())
+        return NameServer(self.folder)
 
     def note(self, words: str) -> None:
         self.steps.append(f"{self.now}: {words}")

@@ -172,6 +172,31 @@ def test_a_file_that_the_system_does_not_let_us_open_is_not_set_aside(
     again.close()
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_lmdb_is_given_no_lock_file_that_a_full_disk_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """It writes it through a mapping: the process would end with SIGBUS."""
+    folder = tmp_path / "schedule"
+    if known:
+        filled(folder).close()
+        os.truncate(folder / "lock.mdb", 0)
+
+    def full(fd: int, at: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file = ScheduleFile(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(DiskFull):
+            file.open()
+    assert not file.is_open
+    assert (folder / "lock.mdb").stat().st_size == 0
+    assert file.open() == []
+    assert held(file) == (RECORDS if known else [])
+    file.close()
+
+
 def test_memory_that_cannot_be_had_for_more_entries_is_told_as_a_failure_of_the_disk(tmp_path: Path) -> None:
     file = filled(tmp_path / "schedule")
     with pytest.raises(StoreError):

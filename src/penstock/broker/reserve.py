@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from penstock.disk.files import Files
+from penstock.disk.files import Files, write_in_place
 from penstock.disk.job import Job
 from penstock.errors import DiskFull, StoreError
 
@@ -39,6 +39,8 @@ class Reserve:
     def open(self) -> None:
         """Before a start writes anything: have room for that. StoreError."""
         self.files.make_folder(self.folder)
+        if not any(self.folder.iterdir()):
+            write_in_place(self.folder)  # what room was taken for is ours
         if self._free() < BYTES and self.path.is_file() and self.path.stat().st_size:
             self.files.unlink(self.path)
             log.error(

@@ -7,6 +7,8 @@ import os
 import sys
 from importlib import import_module
 
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C has ended
+
 
 def _open_all() -> None:
     """A caller may have closed standard input or output (`>&-`): then the next file or socket would take its number, and Python
@@ -39,11 +41,13 @@ def _run(module: str, command: str) -> None:
     _open_all()
     _encode_all()
     gc.disable()  # nothing of what is imported is garbage, and the collector would look at all of it again and again
-    found = getattr(import_module(module), command)
-    gc.enable()
-    atexit.register(gc.freeze)  # nor would it find any when all is over, which costs a verb a sixth of its time
     try:
+        found = getattr(import_module(module), command)
+        gc.enable()
+        atexit.register(gc.freeze)  # nor would it find any when all is over, which costs a verb a sixth of its time
         found()
+    except KeyboardInterrupt:  # before the command has begun, which has its own word for it
+        sys.exit(INTERRUPTED)
     except OSError as error:  # --help and --version are printed before a command begins
         sys.exit(f"penstock: {error}")
 

@@ -46,6 +46,7 @@ FILE_HINTS = {
     errno.ENOTDIR: "A part of this path is a file, and no folder: name another place.",
     errno.ENOENT: "Is the path spelled right, and is its folder there?",
     errno.ENOSPC: "Make room on that file system, then call it again.",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n, LimitNOFILE), then call it again.",
 }
 NOT_THERE = (17, 22, 26)  # what a broker answers of a topic, a message and a group that it has not
 EXTRAS = {

@@ -8,13 +8,16 @@ there only after its folder was flushed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import re
 import resource
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
@@ -22,6 +25,8 @@ from pathlib import Path
 
 from penstock.disk.released import Released
 from penstock.errors import DiskFull, NoDescriptor, StoreError
+
+log = logging.getLogger("penstock.disk")
 
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
@@ -34,6 +39,8 @@ _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that fai
 _SYNC_WRITES = (0xEF53, 0x58465342)  # statfs(2)'s types of ext2 to ext4 and XFS
 _WAIT_BEFORE = 1  # sync_file_range(2): of all of the file, for nought bytes are all
 _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
+_GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioctl_iflags(2); the last is chattr's C
+_FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
@@ -147,9 +154,13 @@ class Files:
             raise _failed(error, "a shorter file") from error
 
     def allocate(self, fd: int, at: int, length: int) -> None:
-        """Take room on the disk for these bytes, growing the file if need be; they read as zeros."""
+        """Take room on the disk for these bytes, growing the file if need be; they read as zeros. And for all of their pages,
+        as far as the file goes: where blocks are smaller, a page that lacks one cannot be written through a mapping.
+        """
+        begin, end = at // mmap.PAGESIZE * mmap.PAGESIZE, at + length
         try:
-            os.posix_fallocate(fd, at, length)
+            whole = min(os.fstat(fd).st_size, (end + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE)
+            os.posix_fallocate(fd, begin, max(end, whole) - begin)
         except OSError as error:
             raise _failed(error, f"{length} bytes") from error
 
@@ -414,6 +425,26 @@ def _all_is_written(files: Files, fd: int, paths: Sequence[Path]) -> bool:
         finally:
             files.close(one)
     return True
+
+
+def write_in_place(folder: Path) -> None:
+    """Have files that come into this folder, or below it, written where they lie. btrfs takes new room for each page that is
+    written once more, however much of the file has been allocated: on a full disk that ends who writes through a mapping.
+    Other file systems do not know the word, or do so anyway.
+    """
+    with contextlib.suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _GET_FLAGS, bytes(_FLAGS.size)))
+            fcntl.ioctl(fd, _SET_FLAGS, _FLAGS.pack(flags | _NO_COPY))
+        finally:
+            os.close(fd)
+
+
+def is_full(error: StoreError) -> bool:
+    """Whether it is for lack of room that nothing is stored. The log has why: who sends is told no more than that."""
+    log.warning("nothing is stored error=%s", error)
+    return isinstance(error, DiskFull)
 
 
 def take_room(files: Files, fd: int, at: int, need: int, want: int) -> int:

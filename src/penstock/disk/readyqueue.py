@@ -33,11 +33,11 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.files import Files, last_byte
+from penstock.disk.files import Files, is_full, last_byte
 from penstock.disk.quarantine import data_folder, try_quarantine
 from penstock.disk.readysegment import BROKEN, CHECKED, FOREIGN, FULL, UNCHECKED
 from penstock.disk.stream import Stream
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import StoreError
 from penstock.octets import Readable
 
 if cython.compiled:
@@ -319,10 +319,8 @@ class ReadyQueue(Stream):
             else:
                 segment = ReadySegment(path, size, self.files, self.tag)
                 segment.create(self.total)
-        except DiskFull:
-            return FULL
-        except StoreError:
-            return BROKEN
+        except StoreError as error:
+            return FULL if is_full(error) else BROKEN
         self.segments.append(segment)
         self.last = segment
         self.renamed = True

@@ -15,7 +15,7 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.files import Files, are_many, make_pages, take_room
+from penstock.disk.files import Files, are_many, is_full, make_pages, take_room
 from penstock.disk.segmenthead import NOT_CLEAN, Head, read_heads
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
@@ -209,10 +209,8 @@ class SegmentFile:
                 )
                 if have and are_many((self.count - self.synced_count) * layout.ENTRY_BYTES, self.sums_allocated - have):
                     make_pages(self.files, self.sums_fd, have, self.sums_allocated)
-        except DiskFull:
-            return FULL
-        except StoreError:
-            return BROKEN
+        except StoreError as error:
+            return FULL if is_full(error) else BROKEN
         return 0
 
     def fetch(self, length: int) -> None:

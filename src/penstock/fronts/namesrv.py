@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from penstock.clock import Clock
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import Refused, StoreError, WireError
@@ -77,7 +76,6 @@ class NameServer:
         folder: Path,
         *,
         files: Files | None = None,
-        clock: Clock | None = None,
         foreign_addresses: bool = False,
         is_local: Callable[[str], bool] = is_local_host,
         order_message_enable: bool = False,
@@ -85,7 +83,6 @@ class NameServer:
     ) -> None:
         self.routes = RouteTables()
         self._files = files or Files()
-        self._clock = clock or Clock()
         self._path = folder / "kvConfig.json"
         self._foreign_addresses = foreign_addresses
         self._is_local = is_local
@@ -146,7 +143,7 @@ class NameServer:
     # -- brokers
 
     def _register(self, ask: Asked) -> RemotingCommand:
-        told = read_registration(ask.fields, ask.command.body, self._clock.now_ms())
+        told = read_registration(ask.fields, ask.command.body)
         for address in (told.address, told.nsq_address):
             if address:
                 self._check_peer(ask.peer, address)

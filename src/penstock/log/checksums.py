@@ -27,9 +27,9 @@ from pathlib import Path
 
 import cython
 
-from penstock.disk.files import Files, are_many, last_byte, make_pages, take_room, wipe
+from penstock.disk.files import Files, are_many, is_full, last_byte, make_pages, take_room, wipe
 from penstock.disk.quarantine import quarantine
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import StoreError
 
 if cython.compiled:
     from cython.cimports.penstock.log import sidelayout as layout
@@ -146,12 +146,9 @@ class Sidecar:
             self.allocated = take_room(self.files, self.fd, 0, min(self.size, need), want)
             if have and are_many((self.count - self.flushed) * layout.ENTRY_BYTES, self.allocated - have):
                 make_pages(self.files, self.fd, have, self.allocated)
-        except DiskFull:
+        except StoreError as error:
             self.allocated = 0
-            return status.DISK_FULL
-        except StoreError:
-            self.allocated = 0
-            return status.NOT_WRITABLE
+            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
         return status.OK if need <= self.size else status.NOT_WRITABLE
 
     def put(self, start: int, crc: int) -> None:

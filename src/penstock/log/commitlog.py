@@ -23,8 +23,9 @@ from threading import Lock
 
 import cython
 
+from penstock.disk.files import is_full
 from penstock.disk.segments import Segment, SegmentedFile
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import StoreError
 from penstock.log.checksums import Checksums, Sidecar
 from penstock.log.draft import Draft
 from penstock.octets import Readable
@@ -246,10 +247,8 @@ class CommitLog:
             try:
                 with self.backing:
                     segment.back(self._at + size)  # type: ignore[union-attr]
-            except DiskFull:
-                return status.DISK_FULL
-            except StoreError:
-                return status.NOT_WRITABLE
+            except StoreError as error:
+                return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
         self._backed = segment.allocated  # type: ignore[union-attr]
         return status.OK
 
@@ -272,10 +271,8 @@ class CommitLog:
             with self.making:
                 if self.prepared is None:
                     self.prepared = self.make_next()
-        except DiskFull:
-            return status.DISK_FULL
-        except StoreError:
-            return status.NOT_WRITABLE
+        except StoreError as error:
+            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
         segment, sidecar = self.prepared
         self.prepared = None
         if self._base != cython.NULL:

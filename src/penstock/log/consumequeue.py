@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cython
 
-from penstock.disk.files import Files, last_byte, wipe
+from penstock.disk.files import Files, is_full, last_byte, wipe
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
 from penstock.log.subscriber import Subscriber
@@ -188,11 +188,9 @@ class ConsumeQueue(QueueState):
                     assert found is not None
                     found.back(min(found.size, end - found.first), max(0, begin - self.dirty_from))
                     begin = found.first + found.size
-            except DiskFull:
-                return status.DISK_FULL
             except StoreError as error:
                 self.trouble = str(error)
-                return status.NOT_WRITABLE
+                return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
         return room
 
     def visible_end(self) -> int:
@@ -227,11 +225,9 @@ class ConsumeQueue(QueueState):
                 assert found is not None
                 segment = found
             segment.back(byte - segment.first + layout.ENTRY_BYTES, max(0, byte - self.dirty_from))
-        except DiskFull:
-            return status.DISK_FULL
         except StoreError as error:
             self.trouble = str(error)
-            return status.NOT_WRITABLE
+            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
         self._segment = segment
         self._base = segment.base
         self._at = byte - segment.first

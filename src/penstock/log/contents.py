@@ -98,6 +98,9 @@ class Contents:
             for inside in files.names(path) if name in ("commitlog", "checksums", "index") else ():
                 if (path / inside).is_dir():
                     self.quarantine(path / inside, "a folder where a file should be")
+        for topic in files.names(folder / "queues"):
+            if (folder / "queues" / topic).is_file():
+                self.quarantine(folder / "queues" / topic, "a file where a folder should be")
         for topic in files.names(folder / "consumequeue"):
             if (folder / "consumequeue" / topic).is_file():
                 self.quarantine(folder / "consumequeue" / topic, "a file where a folder should be")

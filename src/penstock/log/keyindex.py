@@ -18,8 +18,8 @@ from pathlib import Path
 import cython
 
 from penstock.clock import Clock
-from penstock.disk.files import Files, are_many, make_pages, take_room, wipe
-from penstock.errors import Corrupt, DiskFull, StoreError
+from penstock.disk.files import Files, are_many, is_full, make_pages, take_room, wipe
+from penstock.errors import Corrupt, StoreError
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -443,10 +443,8 @@ class KeyIndex:
                 self._spares.append(self._make())
             for n in range(needed):
                 self._spares[n].back(keys)
-        except DiskFull:
-            return status.DISK_FULL
-        except StoreError:
-            return status.NOT_WRITABLE
+        except StoreError as error:
+            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
         return status.OK
 
     def _make(self) -> IndexFile:

@@ -23,7 +23,6 @@ from penstock.wire.layout import CRC_MASK
 BODY_BYTES_MAX = 64 << 20  # after decompression
 TOPICS_MAX = 65_536
 QUEUES_MAX = 65_536
-FUTURE_MS = 3_600_000  # how far a data version may be ahead of our clock
 NAME_BYTES_MAX = 255
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
@@ -32,7 +31,7 @@ _NSQ_TOPIC = re.compile(r"[.a-zA-Z0-9_-]{1,64}(?:#[a-z]{1,16})?")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]{2,45}\]|[a-zA-Z0-9_.-]{1,255}):([1-9][0-9]{0,4})")
 
 
-def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
+def read_registration(fields: Fields, body: bytes) -> Registration:
     """The registration in a request. Refused (code 1) for anything that cannot be right."""
     broker, address, cluster = fields["brokerName"], fields["brokerAddr"], fields["clusterName"]
     for name in (broker, cluster):
@@ -51,8 +50,6 @@ def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
     else:
         version, topics = _read_plain(body)
         nsq_address, nsq_topics, nsq_changes = _read_nsq(body)
-    if version is not None and version[0] > now_ms + FUTURE_MS:
-        raise Refused("the data version is from the future")
     if len(topics) > TOPICS_MAX:
         raise Refused(f"{len(topics)} topics, at most {TOPICS_MAX}")
     for topic in topics:

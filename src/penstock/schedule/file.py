@@ -192,6 +192,7 @@ class ScheduleFile:
         if data.is_file():
             size = max(size, data.stat().st_size * 2)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._take_room_for_the_lock()
         # no writemap: a full disk would then end the process instead of failing the commit
         self._env = lmdb.open(str(self.folder), map_size=size, max_dbs=3, writemap=False, sync=True, max_readers=8)
         self._map_size = size
@@ -203,6 +204,14 @@ class ScheduleFile:
                     raise ValueError("a damaged position")
                 self.position = int.from_bytes(value)
             self.count = txn.stat(self._due)["entries"]
+
+    def _take_room_for_the_lock(self) -> None:
+        """LMDB writes this file through a mapping, with which a disk without room would end the process, too."""
+        fd = os.open(self.folder / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, mmap.PAGESIZE)
+        finally:
+            os.close(fd)
 
     def take_up(self) -> None:
         """After a commit that failed: LMDB gives an environment up for good, readers' too, when the write that was to end the

@@ -31,7 +31,8 @@ def test_escaped_as_go_escapes(name: bytes, text: str) -> None:
 
 def test_refusals_in_each_protocol() -> None:
     assert "disk is full" in str(refusal(FULL))
-    assert "restart the broker" in str(refusal(BROKEN))
+    assert "restart the broker" in str(refusal(0))
+    assert "log says why" in str(refusal(BROKEN))
     assert (refusal(FULL).nsq, refusal(FULL).http) == ("E_PUB_FAILED", 503)
     assert (bad_channel(b"a b").nsq, str(bad_channel(b"a b"))) == ("E_BAD_CHANNEL", 'channel name "a b" is not valid')
     assert "no more than 5" in str(too_many_channels(5))

@@ -12,7 +12,6 @@ from penstock.broker.nsq.flush import GroupFlush, Ticket
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.topics import Topic
-from penstock.disk.readysegment import BROKEN
 from penstock.errors import Refused, StoreError
 
 DEFER_AT_ONCE_MAX = 10_000  # each of them is a record and an entry of the schedule: a quarter of a second of the loop
@@ -30,7 +29,7 @@ class Publishing:
     def publish(self, topic: Topic, bodies: Sequence[bytes], defer_ms: int = 0) -> Ticket | CopyTicket | None:
         """Store messages, all or none; a ticket where the answer must wait, for a flush or for slaves. Refused E_PUB_FAILED."""
         if not self._flush.healthy and topic.level != LEVEL_MEMORY:
-            raise refusal(BROKEN)
+            raise refusal(0)
         if defer_ms > 0:
             if isinstance(topic, LogChannels):
                 topic.demand_writable()

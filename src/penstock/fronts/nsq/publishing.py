@@ -307,4 +307,4 @@ class Publisher:
             asker.fail(b"E_BAD_MESSAGE %s invalid message body size %d" % (verb, size))
 
     def _not_stored(self, asker: NsqConnection, answer: int, text: bytes) -> None:
-        asker.fail(text + str(self.queueing.refusal(answer or 2)).encode())
+        asker.fail(text + str(self.queueing.refusal(answer)).encode())
