@@ -19,14 +19,18 @@ import re
 import resource
 import struct
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
 from penstock.disk.released import Released
 from penstock.errors import DiskFull, NoDescriptor, StoreError
+from penstock.faults import Told
+from penstock.words import NS_A_MS
 
 log = logging.getLogger("penstock.disk")
+reasons = Told()  # for which nothing could be stored, lately
 
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
@@ -442,8 +446,13 @@ def write_in_place(folder: Path) -> None:
 
 
 def is_full(error: StoreError) -> bool:
-    """Whether it is for lack of room that nothing is stored. The log has why: who sends is told no more than that."""
-    log.warning("nothing is stored error=%s", error)
+    """Whether it is for lack of room that nothing is stored. Who sends is told no more than that: the log has why, once a minute,
+    for every send comes here.
+    """
+    cause = error.__cause__
+    kind = f"{type(error).__name__} {cause.errno if isinstance(cause, OSError) else ''}"
+    if reasons.is_news(kind, time.monotonic_ns() // NS_A_MS):
+        log.warning("nothing is stored error=%s", error)
     return isinstance(error, DiskFull)
 
 
