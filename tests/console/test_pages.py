@@ -67,7 +67,8 @@ def _topic(**reader: Any) -> Any:
         (_told(topics=[_topic()]), ["Nobody reads t"]), (_told(topics=[_topic(consumers=1)]), []),
         (_told(topics=[_topic(lag_s=None)]), []), (_told(topics=[_topic(paused=True, lag_s=1)]), ["is paused"]),
         (_told(topics=[{"topic": "%DLQ%g", "messages": 2, "readers": []}]), ["2 dead letters of g"]),
-        (_told(replicas=[{"node": "b-2", "why_not": "too slow"}]), ["b-2"]),
+        (_told(replicas=[{"node": "b-2", "in_sync": "no", "why_not": "slow"}]), ["b-2 is not in sync: slow"]),
+        (_told(replicas=[{"node": "b-2", "in_sync": "yes", "why_not": "old"}]), ["b-2: old"]),
     ],
 )  # fmt: skip
 def test_sentences(told: Any, words: list[str]) -> None:

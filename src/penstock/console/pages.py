@@ -173,7 +173,8 @@ def sentences(told: Json) -> list[Data]:
                 say(f"{row['topic']}/{one['name']} is paused with {one['lag']:,} messages.", "Unpause it.", where)
     for one in told["replicas"]:
         if one["why_not"]:
-            say(f"Replica {one['node']} is not in sync: {one['why_not']}.", "See Replication.", "/replication")
+            out = "" if one["in_sync"] == "yes" else " is not in sync"
+            say(f"Replica {one['node']}{out}: {one['why_not']}.", "See Replication.", "/replication")
     return found[:20]
 
 

@@ -50,6 +50,7 @@ GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 ID_MAX = (1 << 31) - 1  # of a broker, that a slave may wish for
+KEEPS_NOT = "its version keeps no staged rows, and perhaps no channels: update it"
 
 
 class MasterSession(HaSession):
@@ -159,8 +160,9 @@ class MasterSession(HaSession):
             )
         self.peer = {node: str(told.about.get("ha", ""))}
         self.member = Member(
-            node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss
-        )
+            node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss,
+            keeps_not="" if told.about.get("spools") is True else KEEPS_NOT,
+        )  # fmt: skip
         self._about, self.store_id = told.about, told.store_id
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
@@ -199,6 +201,9 @@ class MasterSession(HaSession):
             self.channels.tell_changes()
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
+        if member.keeps_not:
+            log.warning("slave is too old node=%s version=%s reason=%s", member.node, self._about.get("version", ""),
+                        member.keeps_not)  # fmt: skip
 
     def _acknowledged(self, head: Head, told: Ack) -> None:
         member, feeder = self.member, self.feeder
