@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from store_parts import bodies, make, put, snapshot
+from store_parts import SMALL, bodies, make, put, snapshot
 
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 from penstock.errors import DiskFull, StoreError
+from penstock.log import status
 from penstock.log.commitlog import BAD, BLANK, GATHER_BYTES
 from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions
@@ -103,6 +105,32 @@ def test_what_fits_no_segment_is_too_large(tmp_path: Path, size: int) -> None:
     store = make(tmp_path)
     store.open()
     assert store.log.room(size, 1) == (0 if size == 1 else 3)
+    store.close()
+
+
+def test_a_segment_that_cannot_be_made_says_why_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where a process has too few addresses, say: every send is refused, and the log would not know why."""
+
+    class Unmapped(Files):
+        fails = True
+
+        def map(self, fd: int, size: int, *, writable: bool = True, scattered: bool = False) -> Any:
+            if self.fails and size == SMALL.mapped_file_size_commit_log:
+                raise StoreError(f"cannot map {size} bytes: by order of the test")
+            return super().map(fd, size, writable=writable, scattered=scattered)
+
+    files = Unmapped()
+    store = make(tmp_path, files=files)
+    store.open()
+    draft = Draft()
+    draft.queue = store.queue(b"T", 0)
+    for _ in range(3):
+        assert store.append(draft) == status.NOT_WRITABLE
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"no segment can be made, nothing is stored error=cannot map {store.log.file.size} bytes: by order of the test"
+    ]
+    files.fails = False
+    put(store, b"stored")
     store.close()
 
 

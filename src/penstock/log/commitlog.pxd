@@ -28,6 +28,7 @@ cdef class CommitLog:
     cdef public long long store_ms
     cdef public object prepared
     cdef public object making
+    cdef str _trouble
     cdef public long long body_max
     cdef object _host_object
     cdef unsigned char *_host

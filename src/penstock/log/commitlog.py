@@ -158,6 +158,7 @@ class CommitLog:
         self.store_ms = 0
         self.prepared: tuple[Segment, Sidecar] | None = None  # (segment, sidecar) made ahead
         self.making = Lock()  # held by whoever makes the next segment
+        self._trouble = ""  # why none could be made
         self._host_object = store_host
         self._host = address(store_host)
         self._host_len = len(store_host)
@@ -274,8 +275,12 @@ class CommitLog:
                     self.prepared = self.make_next()
         except DiskFull:
             return status.DISK_FULL
-        except StoreError:
+        except StoreError as error:
+            if str(error) != self._trouble:  # each send comes here
+                self._trouble = str(error)
+                log.error("no segment can be made, nothing is stored error=%s", error)
             return status.NOT_WRITABLE
+        self._trouble = ""
         segment, sidecar = self.prepared
         self.prepared = None
         if self._base != cython.NULL:
