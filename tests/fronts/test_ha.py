@@ -106,6 +106,22 @@ def test_a_slave_by_hand(master: Broker) -> None:
     eventually(lambda: not master.call(lambda server: server.broker.copies.available))
 
 
+def test_tables_that_are_too_long_for_a_frame_are_named_and_not_sent(
+    master: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha, "META_BYTES_MAX", 200)
+    for _ in range(2):  # it is said once
+        peer = opened(master, hello())
+        head, _ = peer.frame() or pytest.fail("closed")
+        peer.send(ha.start(head.epoch, 0))
+        while (told := peer.frame()) is not None:
+            assert len(told[1]) < 300
+        peer.close()
+    said = [record.getMessage() for record in caplog.records if "a frame takes 200" in record.getMessage()]
+    assert len(said) == 1
+    assert "node=peer" in said[0]
+
+
 @pytest.mark.parametrize("spools", [False, True])
 def test_a_slave_that_is_too_old_to_keep_staged_rows_is_named(
     master: Broker, caplog: pytest.LogCaptureFixture, spools: bool
