@@ -88,7 +88,8 @@ class Cluster:
             raise
         self.local_host = connection.local_host
         self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns():x}{next(_numbers)}"
-        self.spawn(self._keep())
+        self.spawn(self._keep_routes())
+        self.spawn(self._keep_known())
 
     @property
     def is_open(self) -> bool:
@@ -264,17 +265,27 @@ class Cluster:
         else:
             self.outages.failed(f"topic {topic}", "its route", error)
 
-    async def _keep(self) -> None:
-        """Every 30 s: routes again, and a heartbeat to every broker in them."""
+    async def _keep_routes(self) -> None:
+        """Routes again, every 30 s."""
         while True:
             await asyncio.sleep(ROUTE_S)
             try:
                 for topic in list(self.routes):
                     await self.refresh(topic)
                 self._on_routes()
+            except Exception:
+                log.exception("routes, asked for again in %d s", ROUTE_S)
+
+    async def _keep_known(self) -> None:
+        """A heartbeat to every broker, every 30 s, however long a name server takes for the routes: a broker forgets a client
+        that it does not hear of for two minutes.
+        """
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
                 await self.send_heartbeats()
-            except Exception:  # whatever it is, a broker forgets a client that it does not hear of
-                log.exception("routes and heartbeats, tried again in %d s", ROUTE_S)
+            except Exception:
+                log.exception("heartbeats, tried again in %d s", HEARTBEAT_S)
 
     # -- membership
 
@@ -303,17 +314,24 @@ class Cluster:
         return f"the broker at {address}"
 
     async def send_heartbeats(self) -> None:
-        """A heartbeat to every broker known; the unreachable ones are left for the next time."""
-        for address in self.broker_addresses():
-            beat = self._beat()
+        """A heartbeat to every broker known, side by side, for one may say nothing; the unreachable ones are left for the next
+        time.
+        """
+        if self._heartbeat() is None:
+            return
+        await asyncio.gather(*(self._send_heartbeat(address) for address in self.broker_addresses()))
+
+    async def _send_heartbeat(self, address: str) -> None:
+        try:
+            connection = await self.connection(address)
+            beat = self._beat()  # not before: what a new connection began with is not to be taken back
             if beat is None:
                 return
-            try:
-                await self.call(address, beat)
-            except ClientError as error:
-                self.outages.failed(self.broker_at(address), "a heartbeat", error)
-            else:
-                self.outages.answered(self.broker_at(address))
+            await connection.call(beat, self.timeout_s)
+        except (ClientError, WireError) as error:
+            self.outages.failed(self.broker_at(address), "a heartbeat", error)
+        else:
+            self.outages.answered(self.broker_at(address))
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
         """Say goodbye to every broker connected to."""
