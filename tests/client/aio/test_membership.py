@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from client.scripted import QUEUE, Scripted, body, scripted, settings
+from client.steps import mute
 from penstock.client.aio.channelconsumer import ChannelConsumer
+from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listeners
 from penstock.client.aio.logconsumer import LogConsumer
@@ -74,6 +76,23 @@ async def test_a_broadcast_reads_every_queue(tmp_path: Path) -> None:
             while len(logs.assigned) < 2:
                 await script.cluster.route("T", fresh=True)
         assert MEMBERS not in script.codes()
+
+
+async def test_a_name_server_that_says_nothing_is_waited_for_once(tmp_path: Path) -> None:
+    """A start waited for it as long as it may take, for each topic."""
+    listeners = Listeners("G", None, threads=1, timeout_s=20)
+    async with mute("silent") as (registry, asked):
+        cluster = Cluster(registry, timeout_s=0.2)
+        await cluster.start()
+        given, dispatcher = settings(offsets_folder=tmp_path), Dispatcher(listeners)
+        logs = LogConsumer(cluster, given, dispatcher)
+        group = Membership(cluster, given, logs, ChannelConsumer(cluster, given, dispatcher))
+        for number in range(5):
+            group.subscribe(f"T{number}")
+        await group.join(list(group.subscriptions))
+        assert asked == ["silent"]
+        await cluster.close()
+    listeners.close()
 
 
 async def test_news_of_another_group_changes_nothing() -> None:

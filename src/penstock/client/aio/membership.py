@@ -14,7 +14,7 @@ from penstock.client.aio.logconsumer import LogConsumer
 from penstock.client.rebalance import changes
 from penstock.client.routes import Json, Route
 from penstock.client.subscriptions import Subscription, consume_from, selection
-from penstock.errors import ClientError, NoRoute, NotConnected, WireError
+from penstock.errors import ClientError, NoRoute, NotConnected, TimedOut, WireError
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
@@ -106,6 +106,10 @@ class Membership:
                 route = await self._route(topic, fresh=True)
             except (ClientError, WireError) as error:
                 log.info("group %s: no route of %s yet: %s", self._name, topic, error)
+                if isinstance(
+                    error, TimedOut
+                ):  # for the others it would be waited as long: the sharing out asks for them
+                    return
                 continue
             if route.kind == "queue":
                 self._follow(topic, route)
