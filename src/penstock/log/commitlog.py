@@ -144,6 +144,14 @@ def _body_length_at(sys: int) -> int:
     return at
 
 
+def _named(error: StoreError, before: str) -> str:
+    """Why no segment can be made: written down unless it was that before, for each send comes here."""
+    why = str(error)
+    if why != before:
+        log.error("no segment can be made, nothing is stored error=%s", why)
+    return why
+
+
 class CommitLog:
     """Appends at `end`. Whoever appends calls `room` first, which may need a new segment, then `put`."""
 
@@ -153,9 +161,8 @@ class CommitLog:
         self.file = file
         self.body_max = body_max
         self.sums = sums
-        self.end = 0
+        self.end = self.store_ms = 0
         self.unproven = 0  # behind the last record that does not prove itself
-        self.store_ms = 0
         self.prepared: tuple[Segment, Sidecar] | None = None  # (segment, sidecar) made ahead
         self.making = Lock()  # held by whoever makes the next segment
         self._trouble = ""  # why none could be made
@@ -172,10 +179,8 @@ class CommitLog:
         self.gather_bytes = GATHER_BYTES
         self.write_bytes_min = WRITE_BYTES_MIN
         self.streaming = False  # most goes by `pwrite`: pages made ready ahead would be of no use
-        self._by_write = 0
-        self._by_map = 0
-        self._limit = 0
-        self._backed = 0
+        self._by_write = self._by_map = 0
+        self._limit = self._backed = 0
         self.backing = Lock()  # held by whoever takes room for the segment at work
 
     def record_size(self, d: Draft) -> int:
@@ -276,9 +281,7 @@ class CommitLog:
         except DiskFull:
             return status.DISK_FULL
         except StoreError as error:
-            if str(error) != self._trouble:  # each send comes here
-                self._trouble = str(error)
-                log.error("no segment can be made, nothing is stored error=%s", error)
+            self._trouble = _named(error, self._trouble)
             return status.NOT_WRITABLE
         self._trouble = ""
         segment, sidecar = self.prepared

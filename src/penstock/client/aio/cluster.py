@@ -88,8 +88,9 @@ class Cluster:
             raise
         self.local_host = connection.local_host
         self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns():x}{next(_numbers)}"
-        self.spawn(self._keep_routes())
-        self.spawn(self._keep_known())
+        # Each by itself: a broker forgets a client that it does not hear of for two minutes, however long routes may take.
+        self.spawn(_again_and_again(self._refresh_all, ROUTE_S, "routes"))
+        self.spawn(_again_and_again(self.send_heartbeats, HEARTBEAT_S, "heartbeats"))
 
     @property
     def is_open(self) -> bool:
@@ -265,27 +266,10 @@ class Cluster:
         else:
             self.outages.failed(f"topic {topic}", "its route", error)
 
-    async def _keep_routes(self) -> None:
-        """Routes again, every 30 s."""
-        while True:
-            await asyncio.sleep(ROUTE_S)
-            try:
-                for topic in list(self.routes):
-                    await self.refresh(topic)
-                self._on_routes()
-            except Exception:
-                log.exception("routes, asked for again in %d s", ROUTE_S)
-
-    async def _keep_known(self) -> None:
-        """A heartbeat to every broker, every 30 s, however long a name server takes for the routes: a broker forgets a client
-        that it does not hear of for two minutes.
-        """
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            try:
-                await self.send_heartbeats()
-            except Exception:
-                log.exception("heartbeats, tried again in %d s", HEARTBEAT_S)
+    async def _refresh_all(self) -> None:
+        for topic in list(self.routes):
+            await self.refresh(topic)
+        self._on_routes()
 
     # -- membership
 
@@ -319,19 +303,19 @@ class Cluster:
         """
         if self._heartbeat() is None:
             return
-        await asyncio.gather(*(self._send_heartbeat(address) for address in self.broker_addresses()))
 
-    async def _send_heartbeat(self, address: str) -> None:
-        try:
-            connection = await self.connection(address)
-            beat = self._beat()  # not before: what a new connection began with is not to be taken back
-            if beat is None:
-                return
-            await connection.call(beat, self.timeout_s)
-        except (ClientError, WireError) as error:
-            self.outages.failed(self.broker_at(address), "a heartbeat", error)
-        else:
-            self.outages.answered(self.broker_at(address))
+        async def tell(address: str) -> None:
+            try:
+                connection = await self.connection(address)
+                beat = self._beat()  # not before: what a new connection began with is not to be taken back
+                if beat is not None:
+                    await connection.call(beat, self.timeout_s)
+            except (ClientError, WireError) as error:
+                self.outages.failed(self.broker_at(address), "a heartbeat", error)
+            else:
+                self.outages.answered(self.broker_at(address))
+
+        await asyncio.gather(*map(tell, self.broker_addresses()))
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
         """Say goodbye to every broker connected to."""
@@ -363,3 +347,12 @@ class Cluster:
             answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         if answer is not None and not command.oneway and not connection.closed:
             connection.send(answer)
+
+
+async def _again_and_again(step: Callable[[], Awaitable[None]], pause_s: float, what: str) -> None:
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await step()
+        except Exception:  # whatever it is
+            log.exception("%s, tried again in %d s", what, pause_s)
