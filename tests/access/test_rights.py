@@ -11,7 +11,7 @@ import pytest
 
 from access.people import SECRET, looked, rights_of, user, write
 from penstock.access.needs import ADMIN, USER, publish
-from penstock.access.rights import LARGE_BYTES, LOOK_MS, REST_MS, TRUSTED, Rights, read_rights, users_file
+from penstock.access.rights import LARGE_BYTES, LOOK_MS, REST_MS, TRUSTED, Rights, Stamp, read_rights, users_file
 from penstock.access.users import User, read_right, token_digest
 from penstock.errors import ConfigError, Refused
 from penstock.wire.acl import sign
@@ -311,3 +311,31 @@ def test_a_large_file_is_read_beside_the_loop(tmp_path: Path) -> None:
     rights.look_again()
     eventually(settled)
     assert (set(rights.users), told) == ({"last"}, [2_000, 1])
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_second_change_of_the_same_moment_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system tells two changes apart by their time, which goes on by milliseconds, or by seconds."""
+    path = write(tmp_path / "users.toml", user("u"))
+    monkeypatch.setattr(Rights, "_look", staticmethod(lambda path: Stamp(1, path.stat().st_size, 1, 1)))
+    rights = Rights(path)
+    told: list[int] = []
+    rights.changed.append(lambda: told.append(len(rights.users)))
+    if broken:
+        path.write_bytes(b"=" * path.stat().st_size)
+    else:
+        write(path, user("v"))
+    moment = 0
+
+    def read_again() -> bool:
+        nonlocal moment
+        moment += LOOK_MS
+        rights.tick(moment)
+        return rights._again_ms == 0 and rights._reading is None
+
+    eventually(read_again)
+    assert (list(rights.users), told) == (["u"], []) if broken else (["v"], [1])
+    assert rights.times_read == (1 if broken else 2)
+    assert "cannot be used" not in caplog.text  # it was not seen to change

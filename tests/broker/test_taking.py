@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.access.rights import Rights
-from penstock.broker import groups
+from penstock.broker import groups, taking
 from penstock.broker.broker import Broker
 from penstock.broker.clock import BrokerClock
 from penstock.broker.lately import NAMES_MAX
@@ -91,9 +91,9 @@ def test_who_is_told_of_single_topics_and_groups_has_the_tables_of_who_is_told_a
     kinds: list[int] = []
 
     def tell_both() -> None:
-        for tables, taking in zip(told, takers, strict=True):
+        for tables, takes in zip(told, takers, strict=True):
             for kind, body in tables.news():
-                taking.take(kind, body)
+                takes.take(kind, body)
                 kinds.append(kind)
 
     names = [f"t{n}" for n in range(8)]
@@ -456,10 +456,18 @@ def test_a_group_that_went_and_came_again_has_the_masters_offsets_alone(
 def test_lives_of_committed_offsets(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits, new groups, copies of their places and groups that go: whoever was told has the master's table."""
     monkeypatch.setattr(groups, "CHANGED_MAX", 8)
+    monkeypatch.setattr(taking, "PLACES_MAX", 3)
     chance = random.Random(seed)
     master, slave = (opened(tmp_path / name) for name in "ab")
     names = [f"g{n}" for n in range(8)]
-    tables = Tables(master)
+
+    def connected() -> tuple[Tables, Taking]:
+        tables = Tables(master)
+        if seed % 2:
+            tables.tell_parts()
+        return tables, Taking(slave)
+
+    tables, takes = connected()
     mono_ms = told = 0
     for _ in range(300):
         what, group, topic = chance.randrange(20), chance.choice(names), f"t{chance.randrange(3)}"
@@ -470,16 +478,37 @@ def test_lives_of_committed_offsets(tmp_path: Path, seed: int, monkeypatch: pyte
         elif what == 15:
             master.offsets.clone(group, chance.choice(names), chance.choice([None, topic]))
         elif what == 16:
-            tables = Tables(master)
+            tables, takes = connected()
         elif what == 17:
             mono_ms += OFFSETS_MS
             for body in tables.offsets(mono_ms, master.store.end_position):
-                Taking(slave).take(ha.OFFSETS, body)
+                takes.take(ha.OFFSETS, body)
             assert slave.offsets.table == master.offsets.table
             told += 1
     assert told > 5
     for broker in (master, slave):
         broker.close()
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_many_offsets_are_told_in_parts_to_who_understands_that(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch, in_parts: bool
+) -> None:
+    """One frame of half a million groups and topics would be longer than a frame may be, and no slave could join."""
+    monkeypatch.setattr(taking, "PLACES_MAX", 50)
+    master, slave = pair
+    slave.offsets.commit("gone", "orders", 0, 2)
+    for n in range(200):
+        master.offsets.commit(f"g{n}", "orders", n % 7, n)
+    tables, takes = Tables(master), Taking(slave)
+    if in_parts:
+        tables.tell_parts()
+    told = list(tables.offsets(0, master.store.end_position))
+    assert len(told) == (8 if in_parts else 1)
+    for number, body in enumerate(told, 1):
+        takes.take(ha.OFFSETS, body)
+        assert (("orders", "gone") in slave.offsets.table) is (number < len(told))
+    assert slave.offsets.table == master.offsets.table
 
 
 def test_a_commit_is_told_without_the_offsets_of_other_groups(pair: tuple[Broker, Broker]) -> None:

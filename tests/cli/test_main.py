@@ -169,3 +169,28 @@ def test_help_that_cannot_be_written_is_one_line(words: str, tmp_path: Path) -> 
         told.seek(0)
         said = told.read()
     assert (done.returncode, "Traceback" in said, "No space left" in said) == (1, False, True), said
+
+
+@pytest.mark.parametrize(
+    ("limited", "fault", "words"),
+    [
+        (True, "bytes(1 << 40)", "1,024 MiB of address space"), (False, "raise MemoryError", "no more memory"),
+        (False, 'raise RuntimeError("can\'t start new thread")', "`ulimit -a`"),
+    ],
+)  # fmt: skip
+def test_too_little_memory_ends_with_a_sentence(limited: bool, fault: str, words: str) -> None:
+    script = f"""
+import resource, sys, types
+from penstock.cli.__main__ import _run
+def command():
+    if {limited}:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY))
+    {fault}
+sys.modules["tiny"] = types.ModuleType("tiny")
+sys.modules["tiny"].command = command
+_run("tiny", "command")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert words in done.stderr

@@ -115,6 +115,12 @@ def test_export_takes_nothing(run: Run, filled: Broker) -> None:
     assert {json.loads(line)["body"][0] for line in run("export", "news", "--from", "4").splitlines()} == {"4", "5"}
 
 
+def test_an_export_of_nothing_says_so(run: Run) -> None:
+    run("topic", "add", "silent")
+    assert run("export", "silent") == "nothing\n"
+    assert run("export", "silent", rows=True) == []
+
+
 def test_formats() -> None:
     message = ReceivedMessage("t", b"\xff", 1, 2, 3, {"KEYS": "a b", "TAGS": "x"}, store_ms=5, nsq_id="i")
 

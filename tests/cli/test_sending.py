@@ -19,8 +19,7 @@ from penstock.testing import Broker
 
 
 def read(run: Run, topic: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = run("export", topic)
-    return [json.loads(line) for line in str(rows).split("\n") if line]
+    return [json.loads(line) for line in run("export", topic, "--json").split("\n") if line]
 
 
 def typed(broker: Broker, *words: str, stdin: bytes = b"") -> Any:
@@ -136,6 +135,15 @@ def test_an_import_that_fails_says_where(broker: Broker, run: Run, tmp_path: Pat
     file.write_text('{"topic": "into", "body": "1"}\n{"body": "2"}\n')
     assert "line 2: it names no topic" in run("import", str(file), "--batch", "1", status=1)
     assert run("import", str(file), "--skip", "1", "--to", "into") == "sent 1 to into\n"
+
+
+def test_an_import_of_nothing_says_so(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "empty.jsonl"
+    file.write_text("\n")
+    assert run("import", str(file)) == f"nothing to send: {file} has no message\n"
+    file.write_text('{"topic": "into", "body": "1"}\n')
+    assert run("import", str(file), "--skip", "1") == f"nothing to send: {file} has no message behind line 1\n"
+    assert run("import", str(file), "--skip", "1", rows=True) == []
 
 
 def test_what_stands_before_a_bad_line_is_sent(broker: Broker, run: Run, tmp_path: Path) -> None:

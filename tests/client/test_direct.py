@@ -268,5 +268,8 @@ def test_nothing_is_sent_after_the_end(registry: str, fresh: Fresh) -> None:
 
 def test_errors_are_ours(registry: str) -> None:
     assert issubclass(BrokerRefused, PenstockError)
-    with Producer(registry) as producer, pytest.raises(ValueError):
-        producer.send_batch([])
+    keyed = [Message("T", b"", sharding_key=key) for key in "ab"]
+    with Producer(registry) as producer:
+        for bad in ([], keyed):
+            with pytest.raises(ValueError):
+                producer.send_batch(bad)

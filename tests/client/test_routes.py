@@ -41,6 +41,19 @@ def test_permissions(perm: int, publish: int, subscribe: int) -> None:
     assert (len(route.publish_queues()), len(route.subscribe_queues())) == (publish, subscribe)
 
 
+@pytest.mark.parametrize("told", [b'""', b'"x:y"', b'"a b:1"', b'"x:99999"', b"null", b"5", b"[]"])
+def test_a_broker_whose_address_is_none_is_away(told: bytes) -> None:
+    """Its name server takes whatever it says; a client ended with ValueError, though the topic has another broker."""
+    queues = b'"queueDatas":[' + b",".join(
+        b'{"brokerName":"%s","perm":6,"readQueueNums":1,"writeQueueNums":1}' % name for name in (b"a", b"b")
+    )
+    brokers = b'{"brokerAddrs":{"0":%s},"brokerName":"a"},{"brokerAddrs":{"0":"x:1"},"brokerName":"b"}' % told
+    route = parse_route("T", b'{"brokerDatas":[' + brokers + b"]," + queues + b"]}")
+    assert route.brokers == {"a": {}, "b": {0: "x:1"}}
+    assert route.publish_queues() == [queue("b", 0)]
+    assert route.read_address("a") is None
+
+
 def test_order_topics_use_their_own_list() -> None:
     route = parse_route("T", BODY[:-1] + b',"orderTopicConf":"a:2;b:1;junk;c:x"}')
     assert route.publish_queues() == [queue("a", 0), queue("a", 1), queue("b", 0)]

@@ -10,6 +10,7 @@ from penstock.client.routes import MessageQueue
 from penstock.client.sending import (
     RoundRobin,
     by_sharding_key,
+    check_batch,
     properties_text,
     read_receipt,
     send_request,
@@ -32,6 +33,15 @@ def test_header() -> None:
     )
     assert parse_properties(fields["i"]) == {"x": "y", "KEYS": "k1 k2", "UNIQ_KEY": "ID", "TAGS": "g", "DELAY": "3"}
     assert set(request.ext) <= {f.name for f in header_fields(request.code)}
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), (None, "a"), ("a", None), ("a", "a", "b")])
+def test_a_batch_of_several_sharding_keys_is_refused_unless_its_queue_is_given(keys: tuple[str | None, ...]) -> None:
+    batch = [Message("T", b"x", sharding_key=key) for key in keys]
+    with pytest.raises(ValueError, match="one sharding key"):
+        check_batch(batch, False)
+    check_batch(batch, True)
+    check_batch([batch[0]] * 3, False)
 
 
 def test_other_properties() -> None:

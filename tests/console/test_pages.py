@@ -14,7 +14,7 @@ import pytest
 import penstock
 from access.people import SECRET, user, write
 from console.browser import Browser
-from console.conftest import console_of
+from console.conftest import console_of, post
 from penstock.console.app import Console
 from penstock.console.guard import Guard
 from penstock.console.pages import PAGES, Site, find, sentences, start_of
@@ -67,7 +67,8 @@ def _topic(**reader: Any) -> Any:
         (_told(topics=[_topic()]), ["Nobody reads t"]), (_told(topics=[_topic(consumers=1)]), []),
         (_told(topics=[_topic(lag_s=None)]), []), (_told(topics=[_topic(paused=True, lag_s=1)]), ["is paused"]),
         (_told(topics=[{"topic": "%DLQ%g", "messages": 2, "readers": []}]), ["2 dead letters of g"]),
-        (_told(replicas=[{"node": "b-2", "why_not": "too slow"}]), ["b-2"]),
+        (_told(replicas=[{"node": "b-2", "in_sync": "no", "why_not": "slow"}]), ["b-2 is not in sync: slow"]),
+        (_told(replicas=[{"node": "b-2", "in_sync": "yes", "why_not": "old"}]), ["b-2: old"]),
     ],
 )  # fmt: skip
 def test_sentences(told: Any, words: list[str]) -> None:
@@ -158,3 +159,18 @@ async def test_delayed_messages_are_bars_and_rows(broker: Broker) -> None:
     assert "did=" in (await browser.act("delayed-move", id=moving, to="7d")).headers["location"]
     assert "failed=" in (await browser.act("delayed-move", id=moving, to="7d")).headers["location"]  # sent twice
     assert json.loads((await browser.get("/delayed.json?topic=later")).body)["total"] == 2
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_names_of_dots_have_pages_that_browsers_can_ask_for(broker: Broker, reading: Browser, name: str) -> None:
+    post(broker, f"/topic/create?topic={name}")
+    post(broker, f"/channel/create?topic={name}&channel=..")
+    post(broker, f"/pub?topic={name}", b"in dots")
+    assert f'href="/topics/~{name}/about"' in (await reading.get("/topics")).text
+    about = (await reading.get(f"/topics/~{name}/about")).text
+    assert f'href="/topics/~{name}/channel/~../about"' in about
+    reader = await reading.get(f"/topics/~{name}/channel/~../about")
+    assert f'href="/topics/~{name}/messages?channel=.."' in reader.text
+    if name == ".":  # the broker's own HTTP API takes no path with `..` in it
+        assert "in dots" in (await reading.get("/topics/~./messages?channel=..")).text
+    post(broker, f"/topic/delete?topic={name}")

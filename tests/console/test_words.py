@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote, urljoin
+
 import pytest
 
 from penstock.console import words
@@ -21,6 +23,14 @@ from penstock.console import words
 )  # fmt: skip
 def test_figures(told: str, wanted: str) -> None:
     assert told == wanted
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "a.", "~", "~.", "~~", "a/b", "ä?%", "%7E", "%RETRY%g"])
+def test_a_name_is_one_part_of_a_path(name: str) -> None:
+    told = words.part(name)
+    assert words.name_of(told) == name
+    assert urljoin("http://h/topics/", f"/topics/{told}/about") == f"http://h/topics/{told}/about"
+    assert unquote(told) not in (".", "..")  # as browsers see it
 
 
 def test_bodies() -> None:

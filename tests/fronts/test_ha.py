@@ -106,6 +106,51 @@ def test_a_slave_by_hand(master: Broker) -> None:
     eventually(lambda: not master.call(lambda server: server.broker.copies.available))
 
 
+def test_tables_that_are_too_long_for_a_frame_are_named_and_not_sent(
+    master: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha, "META_BYTES_MAX", 200)
+    for _ in range(2):  # it is said once
+        peer = opened(master, hello())
+        head, _ = peer.frame() or pytest.fail("closed")
+        peer.send(ha.start(head.epoch, 0))
+        while (told := peer.frame()) is not None:
+            assert len(told[1]) < 300
+        peer.close()
+    said = [record.getMessage() for record in caplog.records if "a frame takes 200" in record.getMessage()]
+    assert len(said) == 1
+    assert "node=peer" in said[0]
+
+
+@pytest.mark.parametrize("spools", [False, True])
+def test_a_slave_that_is_too_old_to_keep_staged_rows_is_named(
+    master: Broker, caplog: pytest.LogCaptureFixture, spools: bool
+) -> None:
+    """It may be in sync, and yet all that it does not keep is lost when it becomes the master."""
+    fill(master, 3)
+    about = {"node": "peer", "brokerId": 5} | ({"spools": True} if spools else {})
+    peer = opened(master, hello(about=about))
+    head, body = peer.frame() or pytest.fail("closed")
+    written = ha.read_accept(body, head.entries).written
+    peer.send(ha.start(head.epoch, 0))
+    peer.send(haframe.ack(head.epoch, haframe.Ack(0, 0, 0, 1 << 30)))
+    copied = 0
+    while copied < written:
+        head, body = peer.frame() or pytest.fail("closed")
+        if head.kind == hawords.DATA:
+            copied += len(body) - 40 - 8 * head.entries
+    peer.send(haframe.ack(head.epoch, haframe.Ack(copied, copied, copied, 1 << 30)))
+
+    def row() -> dict[str, object]:
+        return next(row for row in master.call(lambda server: [*server.broker.copies.rows(0)]) if row["node"] == "peer")
+
+    if not spools:
+        eventually(lambda: row()["in_sync"] == "yes")
+    assert ("keeps no staged rows" in str(row()["why_not"])) is not spools
+    assert ("slave is too old node=peer" in caplog.text) is not spools
+    peer.close()
+
+
 @pytest.mark.parametrize("wished", [0, -1, 1 << 40, 1 << 80, "5", None])
 def test_a_slave_that_wishes_for_an_id_that_no_broker_can_have_gets_one(master: Broker, wished: object) -> None:
     peer = opened(master, hello(about={"node": "peer", "brokerId": wished}))

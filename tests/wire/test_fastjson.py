@@ -27,7 +27,13 @@ def test_names_as_go_finds_them() -> None:
 
 def test_written_for_java() -> None:
     assert dumps({"t": Pairs([(QUEUE, 5)])}) == b'{"t":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}'
+    assert dumps([{"t": Pairs([({"q": Pairs()}, [Pairs([(QUEUE, None)])])])}]) == (
+        b'[{"t":{{"q":{}}:[{{"brokerName":"b","queueId":0,"topic":"T"}:null}]}}]'
+    )
     assert dumps({0: "a"}) == b'{"0":"a"}'
+    assert dumps({"g": {-5: {2**63 - 1: ("x",)}}}) == b'{"g":{"-5":{"9223372036854775807":["x"]}}}'
+    with pytest.raises(TypeError):
+        dumps({"a": object()})
     assert dumps([1, None, True, "x"]) == b'[1,null,true,"x"]'
 
 

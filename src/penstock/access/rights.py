@@ -33,6 +33,7 @@ log = logging.getLogger("penstock.access")
 
 LOOK_MS = 400
 REST_MS = 100  # so long a file must stay as it is before it counts
+GRAIN_MS = 2_100  # what is written later has another time, on any file system
 FILE_BYTES_MAX = 16 << 20
 LARGE_BYTES = 64 << 10  # from this size on a file is read beside the loop
 READING_MS = 20
@@ -80,6 +81,7 @@ class _Reading(Thread):
         super().__init__(daemon=True, name="users")
         self._path = path
         self.stamp, self.before = stamp, before
+        self.again = stamp == before  # whether it is as it was
         self.users: dict[str, User] = {}
         self.trusted: tuple[str, ...] = ()
         self.error: ConfigError | OSError | None = ConfigError(f"{path} was not read to its end")
@@ -115,6 +117,7 @@ class Rights:
         self._reading: _Reading | None = None
         self._told = Told()
         self._look_ms = 0
+        self._again_ms = 0  # when it is read again though nothing seems to have changed; 0: not
         self._mono_ms = 0
         if path is not None:
             try:
@@ -124,6 +127,7 @@ class Rights:
             except OSError as error:
                 raise ConfigError(f"cannot read {path}: {error.strerror}") from None
             self._seen = self._stamp
+            self._again_ms = 1
 
     @property
     def on(self) -> bool:
@@ -169,7 +173,7 @@ class Rights:
             if not self._is_at_rest(self.path):
                 self._look_ms = mono_ms + REST_MS
                 return self._look_ms
-            if self._begin_reading(self.path):
+            if self._begin_reading(self.path) or self._read_once_more(self.path, mono_ms):
                 return mono_ms + READING_MS
             self.look_again()
         return self._look_ms
@@ -192,7 +196,20 @@ class Rights:
         if stamp is None or stamp == self._stamp or stamp.size < LARGE_BYTES:
             return False
         self._reading = _Reading(path, stamp, self._stamp)
-        self._stamp = stamp
+        self._stamp, self._again_ms = stamp, 1
+        self._reading.start()
+        return True
+
+    def _read_once_more(self, path: Path, mono_ms: int) -> bool:
+        """Whether a file that was read a while ago is being read again. Of two changes that follow each other so fast that the
+        file system gives them one time, the second one is not seen else, where it has the length of the first.
+        """
+        if self._again_ms == 1:
+            self._again_ms = mono_ms + GRAIN_MS
+        if self._stamp is None or not 0 < self._again_ms <= mono_ms:
+            return False
+        self._again_ms = 0
+        self._reading = _Reading(path, self._stamp, self._stamp)
         self._reading.start()
         return True
 
@@ -210,7 +227,7 @@ class Rights:
             stamp = self._look(path)
             if stamp == self._stamp:
                 return
-            self._stamp = stamp
+            self._stamp, self._again_ms = stamp, 1
             if stamp is None:
                 log.error("the file of users is gone: users and rights stay as they were file=%s", path)
                 return
@@ -221,6 +238,10 @@ class Rights:
         self._changed()
 
     def _finish(self, reading: _Reading) -> None:
+        if reading.again and (
+            reading.error is not None or (reading.users, reading.trusted) == (self.users, self.trusted)
+        ):
+            return
         if reading.error is not None:
             self._not_used(reading.error, reading.before)
             return

@@ -5,7 +5,7 @@ from penstock.log.store cimport LogStore
 
 @cython.final
 cdef class Member:
-    cdef readonly str node, address, unfit, why_not, unstaged
+    cdef readonly str node, address, unfit, why_not, unstaged, keeps_not
     cdef readonly long long broker_id, written, flushed, dispatched, free, loss, caught_up_ms
     cdef readonly bint takes, in_sync, fit, cannot_stage
     cdef long long _heard_ms, _end_then

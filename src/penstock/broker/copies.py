@@ -34,12 +34,15 @@ log = logging.getLogger("penstock.broker")
 class Member:
     """A slave as its master sees it, for the length of a connection."""
 
-    def __init__(self, node: str, broker_id: int, address: str, takes: bool = False, loss: int = 0) -> None:
+    def __init__(
+        self, node: str, broker_id: int, address: str, takes: bool = False, loss: int = 0, keeps_not: str = ""
+    ) -> None:
         self.node = node
         self.broker_id = broker_id
         self.address = address
         self.takes = takes  # it can be the master: slaves find it
         self.loss = loss
+        self.keeps_not = keeps_not  # what it does not copy, being of an older version
         self.written = self.flushed = self.dispatched = self.free = 0
         self.in_sync = False
         self.fit = False  # to be in the set
@@ -402,7 +405,7 @@ class Copies:
                 "node": member.node, "id": member.broker_id, "role": "slave", "epoch": replica.epoch,
                 "written": member.written, "flushed": member.flushed, "confirmed": min(self.confirmed, member.written),
                 "lag_bytes": max(0, end - member.written), "lag_ms": behind if end > member.written else 0,
-                "in_sync": "yes" if member.in_sync else "no", "why_not": member.why_not,
+                "in_sync": "yes" if member.in_sync else "no", "why_not": member.why_not or member.keeps_not,
             }  # fmt: skip
         for remote, written in self.bare.items():
             yield {

@@ -35,6 +35,7 @@ AGREE_MS, AGREE_AFTER_MS = 1_000, 250
 LAST_MS = 253_402_300_800_000  # the end of the year 9999
 DELIVERED_MAX = 5_000  # delayed messages that are looked at in one go
 OFFSETS_MS = 1_000
+PLACES_MAX = 100_000  # committed offsets that one frame tells of, or those of one group on one topic: some MiB
 
 
 def secret_of(config: BrokerConfig) -> bytes:
@@ -104,9 +105,10 @@ class Tables:
         self._broker = broker
         self._known = (-1, -1)  # how many changes of topics and of groups it was told of
         self._by_row = False
+        self._in_parts = False
         self._offsets_known = -1  # the same of committed offsets
         self._due_ms = 0
-        self._ready = b""  # offsets that are still to be told
+        self._ready: list[bytes] = []  # frames of offsets that are still to be told
         self._position = 0  # and where the log ended when they were looked at
 
     @property
@@ -120,6 +122,10 @@ class Tables:
     def tell_changes(self) -> None:
         """This slave understands what is told of single topics and groups; a former version gets all of them each time."""
         self._by_row = True
+
+    def tell_parts(self) -> None:
+        """This slave understands offsets that are told in several frames; a former version gets all of them in one."""
+        self._in_parts = True
 
     def due(self, mono_ms: int) -> bool:
         """Whether there is something to tell, or may be."""
@@ -150,26 +156,35 @@ class Tables:
         """
         for _ in range(2):  # what waited, then what has changed since
             if self._ready and sent >= self._position:
-                ready, self._ready = self._ready, b""
-                yield ready
+                ready, self._ready = self._ready, []
+                yield from ready
             if not self._ready and (at_once or mono_ms >= self._due_ms):
                 self._due_ms = mono_ms + OFFSETS_MS
                 self._position = self._broker.store.end_position
                 self._ready = self._changed_offsets()
 
-    def _changed_offsets(self) -> bytes:
+    def _changed_offsets(self) -> list[bytes]:
         offsets = self._broker.offsets
         known, self._offsets_known = self._offsets_known, offsets.lately.count
         keys = offsets.lately.since(known)
         if keys == []:
-            return b""
-        told = {key: offsets.table.get(key, {}) for key in (offsets.table if keys is None else keys)}
-        said: dict[str, object] = {
-            "offsets": {f"{topic}@{group}": {str(q): o for q, o in v.items()} for (topic, group), v in told.items()}
-        }
+            return []
+        parts: list[dict[str, dict[str, int]]] = [{}]
+        places = 0
+        for key in offsets.table if keys is None else keys:
+            topic, group = key
+            of_queues = {str(queue_id): offset for queue_id, offset in offsets.table.get(key, {}).items()}
+            if self._in_parts and parts[-1] and places + len(of_queues) > PLACES_MAX:
+                parts.append({})
+                places = 0
+            parts[-1][f"{topic}@{group}"] = of_queues
+            places += 1 + len(of_queues)
+        frames: list[dict[str, object]] = [{"offsets": part} for part in parts]
         if keys is None:  # what went while the slave was away is not known here
-            said["all"] = True
-        return fastjson.dumps(said)
+            for frame in frames[:-1]:
+                frame["more"] = True
+            frames[-1]["all"] = True
+        return [fastjson.dumps(frame) for frame in frames]
 
 
 class Taking:
@@ -181,6 +196,7 @@ class Taking:
         self._refused: dict[
             str, dict[str, object]
         ] = {}  # topics that could not be made: tried again with the next news
+        self._told: set[str] = set()  # whose offsets came in the first parts of all there are
 
     def take(self, kind: int, body: bytes) -> None:
         """What one META frame says. WireError when it makes no sense."""
@@ -288,13 +304,17 @@ class Taking:
             groups.forbid(name, topic, topic in banned, now_ms)
 
     def take_offsets(self, told: dict[str, object]) -> None:
-        """These committed offsets beside those there are, or these alone. Of a group on a topic all queues are told: it has none
-        but these.
+        """These committed offsets beside those there are, or these, and those of the parts before, alone. Of a group on a topic
+        all queues are told: it has none but these.
         """
         offsets = self._broker.offsets
         entries = shapes.entries(told, "offsets")
+        if told.get("more") is True:
+            self._told.update(entries)
         if told.get("all") is True:
-            entries = {f"{topic}@{group}": {} for topic, group in offsets.table} | entries
+            before, self._told = self._told, set()
+            known = (f"{topic}@{group}" for topic, group in offsets.table)
+            entries = {name: {} for name in known if name not in before} | entries
         for key, queues in entries.items():
             topic, _, group = key.rpartition("@")
             places = {int(queue_id): shapes.number(queues, queue_id, 0) for queue_id in queues}

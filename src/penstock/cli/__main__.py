@@ -50,6 +50,23 @@ def _run(module: str, command: str) -> None:
         sys.exit(INTERRUPTED)
     except OSError as error:  # --help and --version are printed before a command begins
         sys.exit(f"penstock: {error}")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "start new thread" not in str(error):
+            raise
+        sys.exit(f"penstock: {_too_little()}")
+
+
+def _too_little() -> str:
+    """What to do where the system gives no memory, or no room for a thread's stack."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return "the system gives it no more memory, or no more threads\n  `ulimit -a` shows what this user may have."
+    return (
+        f"it may have {limit >> 20:,} MiB of address space, which are too few\n"
+        "  `ulimit -v unlimited` lifts that: mapped files take addresses, not memory. A limit for memory is a cgroup's."
+    )
 
 
 def main() -> None:

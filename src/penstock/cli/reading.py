@@ -356,6 +356,8 @@ def export(
         click.echo(
             json.dumps({"topic": topic, "file": file, "count": count}) if as_json else f"{count} written to {file}"
         )
+    elif not count and not as_json:
+        click.echo("nothing", err=True)
 
 
 def _browsed(registry: str, topic: str, channel: str) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 import penstock
 from penstock.cli.rows import BadRow, Row, message_of, parse_row
-from penstock.cli.tools import due_ms, with_json, with_registry
+from penstock.cli.tools import due_ms, printable, with_json, with_registry
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import check
 from penstock.errors import BrokerRefused, NoRoute, NotFound
@@ -312,6 +312,9 @@ def import_command(
     finally:
         for sender in senders.values():
             sender.close()
+    if not counts and not as_json:
+        behind = f" behind line {skip}" if skip else ""
+        click.echo(f"nothing to send: {printable(file.name)} has no message{behind}", err=True)
     for topic, count in counts.items():
         if as_json:
             click.echo(json.dumps({"topic": topic, "count": count, "done": "" if dry_run else "sent"}))

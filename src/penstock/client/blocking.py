@@ -30,7 +30,7 @@ from penstock.client.portal import portal
 from penstock.client.rebalance import Allocate, average
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
-from penstock.client.sending import COMPRESS_OVER_BYTES
+from penstock.client.sending import COMPRESS_OVER_BYTES, check_batch
 from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
@@ -118,9 +118,11 @@ class Producer(Client):
         selector: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
-        """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none."""
-        if not messages:
-            raise ValueError("a batch holds at least one message, all of one topic")
+        """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none.
+
+        ValueError for messages of several sharding keys without a `queue` or a `selector`, which is asked for the first message.
+        """
+        check_batch(messages, queue is not None or selector is not None)
         return self._send(messages, queue, selector, timeout_s)
 
     def _send(

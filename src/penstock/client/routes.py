@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -123,14 +124,16 @@ def _order_counts(text: str) -> list[tuple[str, int]]:
 
 
 def parse_route(topic: str, body: bytes) -> Route:
-    """The route in an answer's body. WireError when it is none."""
+    """The route in an answer's body. WireError when it is none. A broker that has told the name server what is no address
+    is away, as far as a client is concerned.
+    """
     value = loads(body)
     try:
         if value.get("kind") == "queue":
             return Route(topic, {}, (), nsq={str(broker): str(address) for broker, address in value["nsq"].items()})
         brokers = {
             str(data["brokerName"]): {
-                int(broker_id): str(address) for broker_id, address in sorted(data["brokerAddrs"].items())
+                int(broker_id): address for broker_id, address in sorted(_reachable(data["brokerAddrs"]).items())
             }
             for data in value.get("brokerDatas") or ()
         }
@@ -147,6 +150,16 @@ def parse_route(topic: str, body: bytes) -> Route:
         return Route(topic, brokers, queues, str(value.get("orderTopicConf") or ""), clusters)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise WireError(f"not a route: {error!r}") from error
+
+
+def _reachable(addresses: Mapping[str, object]) -> dict[str, str]:
+    """Those that are addresses."""
+    found: dict[str, str] = {}
+    for name, address in addresses.items():
+        with suppress(ValueError, TypeError):
+            split_address(address)  # type: ignore[arg-type]  # TypeError where it is no text
+            found[str(name)] = str(address)
+    return found
 
 
 def join_address(host: str, port: int) -> str:

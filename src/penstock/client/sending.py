@@ -154,6 +154,17 @@ def read_receipt(answer: RemotingCommand, queue: MessageQueue, uniq_keys: Sequen
     return SendReceipt(status, stored, offset, tuple(uniq_keys), ids, ext.get("transactionId"))
 
 
+def check_batch(messages: Sequence[Message], placed: bool) -> None:
+    """ValueError for no message, and for several sharding keys where nothing else says in which queue they are `placed`: a batch
+    is stored in one, so all but one key would be out of the order that it is for.
+    """
+    if not messages:
+        raise ValueError("a batch holds at least one message, all of one topic")
+    key = messages[0].sharding_key
+    if not placed and any(message.sharding_key != key for message in messages):
+        raise ValueError("a batch is stored in one message queue: its messages have one sharding key, or none has one")
+
+
 def by_sharding_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """The queue of a sharding key: Java's hash selector, so that all clients choose the same."""
     value = java_hash(key)

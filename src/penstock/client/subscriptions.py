@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.client.routes import Json, MessageQueue
 from penstock.errors import Refused, WireError
@@ -127,9 +127,10 @@ def read_offsets(value: object) -> Iterator[tuple[MessageQueue, int]]:
     table = value.get("offsetTable") if isinstance(value, dict) else value
     if table == {}:
         return
-    if not isinstance(table, list):
+    if not isinstance(table, list | Pairs):
         raise WireError("not a table of offsets")
-    for item in table:
+    items: Iterable[Any] = table
+    for item in items:
         try:
             queue, offset = (item, item["offset"]) if isinstance(item, dict) else item
             yield MessageQueue.from_json(queue), int(offset)

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -59,7 +59,7 @@ class Console:
             lstrip_blocks=True, finalize=words.visible, auto_reload=False,  # an upgrade changes the files beneath
         )  # fmt: skip
         self._templates.filters.update(words.FILTERS)
-        self._templates.filters["part"] = _part
+        self._templates.filters["part"] = words.part
         self._templates.globals["version"] = __version__
         for name in self._templates.list_templates():  # the first page is as quick as the others
             self._templates.get_template(name)
@@ -141,7 +141,7 @@ class Console:
                 raise NotFound("there is no such page", "The list above names them all.")
             template, page, names = found
             site = await self._site_of(broker, raw)
-            view = View(site, {name: unquote(value) for name, value in names.items()}, query)
+            view = View(site, {name: words.name_of(value) for name, value in names.items()}, query)
             return template, await (instead or page)(view), 200
         except Unreachable as error:
             return "error", {"error": str(error), "hint": "Is it running? The address is said with --broker."}, 502
@@ -210,7 +210,7 @@ class Console:
             lines = await asyncio.to_thread(export_dead, self.site, group, text)
         except PenstockError as error:
             return Response(f"{error}\n", 404, media_type="text/plain")
-        name = {"content-disposition": f"attachment; filename*=UTF-8''{_part(group)}.jsonl"}
+        name = {"content-disposition": f"attachment; filename*=UTF-8''{quote(group, safe='')}.jsonl"}
         return StreamingResponse(lines, media_type="application/x-ndjson", headers=name)
 
     # -- live ----------------------------------------------------------------------------------------------------
@@ -323,8 +323,3 @@ def _go(back: str, **said: str) -> Response:
     path, _, query = back.partition("?")
     kept = [(name, value) for name, value in parse_qsl(query) if name not in ("did", "failed")]
     return RedirectResponse(f"{path}?{urlencode([*kept, *said.items()])}", 303)
-
-
-def _part(name: object) -> str:
-    """A name as a part of a path."""
-    return quote(str(name), safe="")

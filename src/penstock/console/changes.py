@@ -14,7 +14,7 @@ from penstock.client.deadletters import DeadLetters, again
 from penstock.console import plans
 from penstock.console.pages import Site
 from penstock.console.plans import start_of
-from penstock.console.words import moment
+from penstock.console.words import moment, part
 from penstock.errors import PenstockError
 from penstock.message import Message
 
@@ -52,7 +52,7 @@ Done = tuple[str, str]  # what was done, as a sentence; where to go on
 
 
 def _topic(name: str) -> str:
-    return f"/topics/{quote(name, safe='')}/about"
+    return f"/topics/{part(name)}/about"
 
 
 async def _change_queue(act: Act, topic: str, change: Change, channel: str | None = None) -> None:
@@ -71,7 +71,7 @@ async def _with_letters(act: Act, work: Callable[[DeadLetters], T]) -> T:
 
 
 def _letters_of(group: str) -> str:
-    return f"/deadletters/{quote(group, safe='')}/about"
+    return f"/deadletters/{part(group)}/about"
 
 
 async def topic_add(act: Act) -> Done:
@@ -116,7 +116,7 @@ async def topic_send(act: Act) -> Done:
         await admin.describe_topic(name)  # the page may be older than its deletion: it is not made again
     async with Producer(act.site.registry, kind=kind, security=act.site.security) as producer:  # type: ignore[arg-type]
         await producer.send(Message(name, body, keys=keys, tags=act.form.get("tag") or None))
-    return f"One message was sent to {name}.", f"/topics/{quote(name, safe='')}/messages"
+    return f"One message was sent to {name}.", f"/topics/{part(name)}/messages"
 
 
 async def topic_alter(act: Act) -> Done:
@@ -147,12 +147,12 @@ async def message_resend(act: Act) -> Done:
             raise Unsure(f"{to} is a queue topic: a message of a log topic goes to a log topic")
     async with Producer(act.site.registry, security=act.site.security) as producer:
         await producer.send(again(found, to))
-    return f"A copy of {id_} was sent to {to}.", f"/topics/{quote(to, safe='')}/messages"
+    return f"A copy of {id_} was sent to {to}.", f"/topics/{part(to)}/messages"
 
 
 def _reader(act: Act) -> str:
     kind = "group" if act.form.get("kind") == "group" else "channel"
-    return f"/topics/{quote(act.need('topic'), safe='')}/{kind}/{quote(act.need('name'), safe='')}/about"
+    return f"/topics/{part(act.need('topic'))}/{kind}/{part(act.need('name'))}/about"
 
 
 async def channel_pause(act: Act) -> Done:

@@ -11,10 +11,10 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from urllib.parse import quote, unquote
 
 from penstock.console.pages import Site
 from penstock.console.upstream import Json, Refusal, Source, Unreachable, Upstream
+from penstock.console.words import name_of, part
 from penstock.errors import NotFound, PenstockError
 
 LOOK_EVERY_S = 10.0  # for brokers that came or went
@@ -37,12 +37,12 @@ def place_of(path: str) -> tuple[str, str]:
     if not path.startswith("/at/"):
         return "", path
     name, _, rest = path.removeprefix("/at/").partition("/")
-    return unquote(name), f"/{rest}"
+    return name_of(name), f"/{rest}"
 
 
 def prefix_of(name: str) -> str:
     """Before the path of each page of a broker."""
-    return f"/at/{quote(name, safe='')}" if name else ""
+    return f"/at/{part(name)}" if name else ""
 
 
 def keep_choice(html: str, name: str) -> str:
@@ -133,7 +133,7 @@ class Brokers:
         together = Together(named)
         of_topic = _OF_A_TOPIC.fullmatch(path)
         if of_topic:
-            held = await self._holders(named, unquote(of_topic[1]))
+            held = await self._holders(named, name_of(of_topic[1]))
             if len(held) == 1:
                 return replace(self.site, upstream=held.popitem()[1])
             if held:

@@ -154,12 +154,12 @@ def sentences(told: Json) -> list[Data]:
     elif used * 100 >= clean:
         say(f"The disk is {used:.0%} full: old files are deleted at any hour.", "Free space, or keep less.")
     for row in told["topics"]:
-        where = f"/topics/{quote(row['topic'], safe='')}/about"
+        where = f"/topics/{words.part(row['topic'])}/about"
         if row["topic"].startswith(DEAD_PREFIX.decode()) and row["messages"]:
             group = row["topic"].removeprefix(DEAD_PREFIX.decode())
             say(
                 f"{row['messages']:,} dead letters of {group}.", "See why, and send them again.",
-                f"/deadletters/{quote(group, safe='')}/about",
+                f"/deadletters/{words.part(group)}/about",
             )  # fmt: skip
             continue
         for one in row["readers"]:
@@ -167,13 +167,14 @@ def sentences(told: Json) -> list[Data]:
                 say(
                     f"Nobody reads {row['topic']} for {one['name']}: {one['lag']:,} messages wait since "
                     f"{words.age(one['lag_s'])}.", "Start its consumers, or delete it.",
-                    f"/topics/{quote(row['topic'], safe='')}/{one['kind']}/{quote(one['name'], safe='')}/about",
+                    f"/topics/{words.part(row['topic'])}/{one['kind']}/{words.part(one['name'])}/about",
                 )  # fmt: skip
             if one.get("paused") and one["lag"]:
                 say(f"{row['topic']}/{one['name']} is paused with {one['lag']:,} messages.", "Unpause it.", where)
     for one in told["replicas"]:
         if one["why_not"]:
-            say(f"Replica {one['node']} is not in sync: {one['why_not']}.", "See Replication.", "/replication")
+            out = "" if one["in_sync"] == "yes" else " is not in sync"
+            say(f"Replica {one['node']}{out}: {one['why_not']}.", "See Replication.", "/replication")
     return found[:20]
 
 

@@ -8,9 +8,22 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from urllib.parse import quote, unquote
 
 DASH = "–"
 _LAST_MS = 253_402_300_799_000
+_MARK = "~"  # no topic, group or channel begins with it
+
+
+def part(name: object) -> str:
+    """A name as a part of a path. Browsers take the parts `.` and `..` away, however they are spelled: these names are marked."""
+    text = str(name)
+    return (_MARK if text in (".", "..") or text.startswith(_MARK) else "") + quote(text, safe="")
+
+
+def name_of(text: str) -> str:
+    """The name that such a part stands for."""
+    return unquote(text).removeprefix(_MARK)
 
 
 def count(value: float | None) -> str:

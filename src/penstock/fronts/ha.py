@@ -50,6 +50,7 @@ GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 ID_MAX = (1 << 31) - 1  # of a broker, that a slave may wish for
+KEEPS_NOT = "its version keeps no staged rows, and perhaps no channels: update it"
 
 
 class MasterSession(HaSession):
@@ -159,8 +160,9 @@ class MasterSession(HaSession):
             )
         self.peer = {node: str(told.about.get("ha", ""))}
         self.member = Member(
-            node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss
-        )
+            node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss,
+            keeps_not="" if told.about.get("spools") is True else KEEPS_NOT,
+        )  # fmt: skip
         self._about, self.store_id = told.about, told.store_id
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
@@ -190,15 +192,20 @@ class MasterSession(HaSession):
         self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)
         self.copies.enter(member)
-        self.say(ha.meta(self.front.replica.epoch, ha.ENDS, 0, fastjson.dumps({"ends": ends_untold(store, position)})))
+        self._say_meta(self.front.replica.epoch, ha.ENDS, fastjson.dumps({"ends": ends_untold(store, position)}))
         self.exchange_with(self._about)
         if self._about.get("spools") is True:
             self.sender = self.broker.staging.mirrors.follow(member.node, self.sayer())
         if self._about.get("changes") is True:
             self.tables.tell_changes()
             self.channels.tell_changes()
+        if self._about.get("parts") is True:
+            self.tables.tell_parts()
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
+        if member.keeps_not:
+            log.warning("slave is too old node=%s version=%s reason=%s", member.node, self._about.get("version", ""),
+                        member.keeps_not)  # fmt: skip
 
     def _acknowledged(self, head: Head, told: Ack) -> None:
         member, feeder = self.member, self.feeder
@@ -257,11 +264,22 @@ class MasterSession(HaSession):
     def _say_news(self, epoch: int, sent: int, mono_ms: int, heir: bool) -> None:
         """What does not stand in the log: tables, channels and their places, offsets."""
         for kind, body in self.tables.news():
-            self.say(ha.meta(epoch, kind, 0, body))
+            self._say_meta(epoch, kind, body)
         for kind, body in self.channels.news(mono_ms, sent, heir):
-            self.say(ha.meta(epoch, kind, 0, body))
+            self._say_meta(epoch, kind, body)
         for body in self.tables.offsets(mono_ms, sent, heir):
-            self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+            self._say_meta(epoch, ha.OFFSETS, body)
+
+    def _say_meta(self, epoch: int, kind: int, body: bytes) -> None:
+        """Unless it is too long for a frame: a slave would hang up on that, and not know why."""
+        if len(body) <= ha.META_BYTES_MAX:
+            self.say(ha.meta(epoch, kind, 0, body))
+            return
+        assert self.member is not None
+        if self.front.told.is_news(f"{self.member.node} {kind}", self.time.mono_ms):
+            log.error("slave not served node=%s error=what it is to be told of tables (kind %d) has %d bytes, a frame takes %d",
+                      self.member.node, kind, len(body), ha.META_BYTES_MAX)  # fmt: skip
+        self.end()
 
     def _gather(self, pending: int, mono_ms: int) -> bool:
         """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its

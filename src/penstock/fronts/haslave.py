@@ -123,7 +123,7 @@ class SlaveSession(HaSession):
         about: JsonObject = {
             "node": replica.node, "brokerId": self.broker.config.broker_id, "remoting": self.front.address,
             "version": __version__, "ha": self.front.ha_address, "repairs": True, "spools": True,
-            "changes": True,
+            "changes": True, "parts": True,
         }  # fmt: skip
         return ha.Hello(
             self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,

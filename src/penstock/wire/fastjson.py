@@ -2,13 +2,14 @@
 
 Java's fastjson writes a map with integer keys as ``{0:"x"}`` and a map with object keys as ``{{"topic":"T"}:5}``.
 `loads` reads both and proper JSON; `dumps` quotes integer keys, as every client can read, but writes object keys
-literally, because Java's tools read nothing else. In Python such a map is a `Pairs`: a list of (key, value).
+literally, because Java's tools read nothing else. In Python such a map is a `Pairs`: (key, value) in a row.
 What Go peers write is JSON; `folded` finds the fields in it that Go would.
 """
 
 from __future__ import annotations
 
 import re
+from collections import UserList
 from typing import Any
 
 import msgspec
@@ -29,14 +30,21 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _OPENING = ord("{")
 _BLANKS = re.compile(rb"[ \t\r\n]*")
 _SCALAR = re.compile(rb"true|false|null|-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?")
-_PLAIN = frozenset((str, int, float, bool, type(None)))
-_NAMES = frozenset((str, int))  # a map with these keys is JSON as it is: integers are quoted
 _any = msgspec.json.Decoder()
-_encode = msgspec.json.Encoder().encode
 
 
-class Pairs(list[tuple[JsonObject, object]]):
-    """A map whose keys are objects, as (key, value) in the order it was written."""
+class Pairs(UserList[tuple[JsonObject, object]]):
+    """A map whose keys are objects, as (key, value) in the order it was written. No `list`, as which msgspec would write it."""
+
+
+def _literal(value: object) -> msgspec.Raw:
+    """What msgspec does not know."""
+    if not isinstance(value, Pairs):
+        raise TypeError(f"no JSON can be made of {type(value).__name__}")
+    return msgspec.Raw(b"{" + b",".join(dumps(key) + b":" + dumps(item) for key, item in value) + b"}")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_literal).encode
 
 
 def check_depth(data: bytes, depth_max: int = DEPTH_MAX) -> None:
@@ -77,16 +85,6 @@ def loads(data: bytes) -> Any:
 
 def dumps(value: object) -> bytes:
     """The value as Java peers read it: integer keys quoted, the object keys of `Pairs` literal."""
-    if isinstance(value, Pairs):
-        return b"{" + b",".join(dumps(key) + b":" + dumps(item) for key, item in value) + b"}"
-    if isinstance(value, dict):
-        if _PLAIN.issuperset(map(type, value.values())) and _NAMES.issuperset(map(type, value)):
-            return _encode(value)  # at once: ten thousand topics are told to each registry every half a minute
-        return b"{" + b",".join(_encode(str(key)) + b":" + dumps(item) for key, item in value.items()) + b"}"
-    if isinstance(value, list | tuple):
-        if _PLAIN.issuperset(map(type, value)):
-            return _encode(value)
-        return b"[" + b",".join(map(dumps, value)) + b"]"
     return _encode(value)
 
 

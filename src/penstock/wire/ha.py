@@ -26,6 +26,7 @@ from penstock.wire.haframe import FIXED_BYTES, Head, Positions, data_head, head
 from penstock.wire.hawords import (
     ACCEPT,
     BEAT,
+    FRAME_BYTES_MAX,
     GIVE,
     HEAD_BYTES,
     HELLO,
@@ -72,6 +73,7 @@ _HELLO = struct.Struct(">16s16s16sqqqqqqI")
 _ACCEPT = struct.Struct(">16s8sqqqII")
 _BEAT = struct.Struct(">qI")
 _META = struct.Struct(">Iq")
+META_BYTES_MAX = FRAME_BYTES_MAX - _META.size
 _WANT = struct.Struct(">qII")
 _FAVOUR = struct.Struct(">QI")
 _REPORT = struct.Struct(">q")

@@ -7,6 +7,7 @@ import pytest
 from client.scripted import scripted
 from client.steps import echo, mute, peer
 from penstock.client.aio.cluster import Cluster
+from penstock.client.routes import Route
 from penstock.errors import BrokerRefused, Closed, TimedOut, WireError
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, encode
@@ -89,6 +90,37 @@ async def test_a_heartbeat_comes_first_on_a_broker_connection() -> None:
         with pytest.raises(Closed):
             await cluster.connection(broker)
     assert codes == [34, 10]
+
+
+async def test_heartbeats_wait_neither_for_a_name_server_nor_for_a_broker_that_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that does not hear of a client for two minutes forgets it; a client of twelve topics waited as long for routes."""
+    monkeypatch.setattr("penstock.client.aio.cluster.ROUTE_S", 0.01)
+    monkeypatch.setattr("penstock.client.aio.cluster.HEARTBEAT_S", 0.01)
+    beats = asyncio.Queue[str]()
+    asked = asyncio.Event()
+
+    async def dumb(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        """Of the name server and of a broker."""
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            asked.set()
+        else:
+            beats.put_nowait("dumb")
+
+    async def note(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        beats.put_nowait("here")
+        await echo(command, writer)
+
+    async with peer(dumb) as registry, peer(dumb) as away, peer(note) as here:
+        cluster = Cluster(registry, timeout_s=60, heartbeat=lambda: {"producerDataSet": [{"groupName": "P"}]})
+        cluster.routes["T"] = Route("T", {"a": {0: away}, "b": {0: here}}, ())
+        await cluster.start()
+        async with asyncio.timeout(50):
+            await asked.wait()
+            seen = {await beats.get() for _ in range(3)}
+        assert seen == {"dumb", "here"}
+        await cluster.close()
 
 
 async def test_refusals() -> None:

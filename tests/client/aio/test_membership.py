@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from client.scripted import QUEUE, Scripted, body, scripted, settings
+from client.steps import mute
 from penstock.client.aio.channelconsumer import ChannelConsumer
+from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listeners
 from penstock.client.aio.logconsumer import LogConsumer
@@ -74,6 +76,23 @@ async def test_a_broadcast_reads_every_queue(tmp_path: Path) -> None:
             while len(logs.assigned) < 2:
                 await script.cluster.route("T", fresh=True)
         assert MEMBERS not in script.codes()
+
+
+async def test_a_name_server_that_says_nothing_is_waited_for_once(tmp_path: Path) -> None:
+    """A start waited for it as long as it may take, for each topic."""
+    listeners = Listeners("G", None, threads=1, timeout_s=20)
+    async with mute("silent") as (registry, asked):
+        cluster = Cluster(registry, timeout_s=0.2)
+        await cluster.start()
+        given, dispatcher = settings(offsets_folder=tmp_path), Dispatcher(listeners)
+        logs = LogConsumer(cluster, given, dispatcher)
+        group = Membership(cluster, given, logs, ChannelConsumer(cluster, given, dispatcher))
+        for number in range(5):
+            group.subscribe(f"T{number}")
+        await group.join(list(group.subscriptions))
+        assert asked == ["silent"]
+        await cluster.close()
+    listeners.close()
 
 
 async def test_news_of_another_group_changes_nothing() -> None:
@@ -158,3 +177,41 @@ async def test_a_broker_that_does_not_answer_costs_no_queue_of_another(orderly: 
         group.rebalance_soon()
         await until(lambda: here in logs.assigned)
         assert away not in logs.assigned
+
+
+async def test_many_topics_cost_few_heartbeats() -> None:
+    """Each names all topics. None is pulled before its broker has heard of it."""
+    topics = [f"T{number}" for number in range(60)]
+    async with member() as (script, logs, group):
+        script.replies[MEMBERS] = lambda command: command.reply(
+            body=dumps({"consumerIdList": [script.cluster.client_id]})
+        )
+        script.cluster.join(group.heartbeat, {}, group.rebalance_soon)
+        await script.cluster.route("T")  # a broker that is also the registry is not told when it is connected to
+        group.start()
+        for topic in topics:
+            group.subscribe(topic)
+            await group.add(topic)
+        await until(lambda: len({queue.topic for queue in logs.assigned}) == len(topics))
+        await until(lambda: script.codes().count(RequestCode.PULL_MESSAGE) >= 2 * len(topics))
+        told: set[str] = set()
+        beats = 0
+        for command in list(script.asked):
+            if command.code == RequestCode.HEART_BEAT:
+                beats += 1
+                (about,) = body(command)["consumerDataSet"]
+                told = {subscription["topic"] for subscription in about["subscriptionDataSet"]}
+            elif command.code == RequestCode.PULL_MESSAGE:
+                assert command.ext["topic"] in told
+        assert beats < 20
+
+
+async def test_a_heartbeat_that_fails_is_no_end_of_the_sharing_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with member(model="broadcast") as (script, logs, group):
+        monkeypatch.setattr(script.cluster, "send_heartbeats", None)
+        group.subscribe("T")
+        group.start()
+        await until(lambda: len(logs.assigned) == 2)
+    assert "cannot say what it reads, tried again" in caplog.text

@@ -96,6 +96,8 @@ async def test_batch(registry: str, fresh: Fresh) -> None:
     topic = fresh("batch")
     async with Producer(registry) as producer:
         receipt = await producer.send_batch([Message(topic, b"%d" % i, tags=f"t{i}") for i in range(100)])
+        with pytest.raises(ValueError, match="one sharding key"):
+            await producer.send_batch([Message(topic, b"", sharding_key=key) for key in "ab"])
     assert (len(receipt.msg_ids), len(receipt.offset_msg_ids), receipt.queue_offset) == (100, 100, 0)
     messages = await read_all(registry, topic, 100)
     assert [m.body for m in messages] == [b"%d" % i for i in range(100)]

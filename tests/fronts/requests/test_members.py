@@ -79,8 +79,15 @@ def test_queue_locks(peer: RawPeer) -> None:
     assert ask(41, "two") == []
     ask(42, "one")
     assert len(ask(41, "two")) == 1
-    long = {"topic": "L", "brokerName": "b" * 256, "queueId": 0}
-    assert peer.ask(41, body=json.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": [long]}).encode()).code == 1
+    here = {"topic": "L", "brokerName": "broker-a", "queueId": 1}
+    for bad in (
+        here | {"brokerName": "b" * 256},
+        here | {"topic": "no name"},
+    ):  # behind a good one, too: nothing is locked
+        body = json.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": [here, bad]}).encode()
+        assert peer.ask(41, body=body).code == 1
+    body = json.dumps({"consumerGroup": "G", "clientId": "d", "mqSet": [here, here | {"brokerName": "b"}]}).encode()
+    assert json.loads(peer.ask(41, body=body).body)["lockOKMQSet"] == [here]
     for wrong in (5, "x", {"topic": "L"}, [None]):
         answer = peer.ask(41, body=json.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": wrong}).encode())
         assert (answer.code, answer.remark) == (1, "mqSet holds no message queues")

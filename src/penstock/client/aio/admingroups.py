@@ -16,7 +16,7 @@ from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import Start, read_offsets, start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound, TimedOut, WireError
 from penstock.wire.codes import RequestCode, ResponseCode
-from penstock.wire.fastjson import loads
+from penstock.wire.fastjson import Pairs, loads
 from penstock.wire.remoting import RemotingCommand
 
 MEMBER_S = 3.0  # a member has so long to say what it reads
@@ -293,7 +293,7 @@ def _entries(value: Json) -> Iterator[tuple[str, object]]:
 def pairs(value: object) -> list[tuple[MessageQueue, Json]]:
     """The entries of an offsetTable with queues as keys. WireError when it is none."""
     table = value.get("offsetTable") if isinstance(value, dict) else None
-    if not isinstance(table, list):
+    if not isinstance(table, list | Pairs):
         if table in ({}, None):
             return []
         raise WireError("not a table by message queue")

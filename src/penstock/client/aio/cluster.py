@@ -88,7 +88,9 @@ class Cluster:
             raise
         self.local_host = connection.local_host
         self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns():x}{next(_numbers)}"
-        self.spawn(self._keep())
+        # Each by itself: a broker forgets a client that it does not hear of for two minutes, however long routes may take.
+        self.spawn(_again_and_again(self._refresh_all, ROUTE_S, "routes"))
+        self.spawn(_again_and_again(self.send_heartbeats, HEARTBEAT_S, "heartbeats"))
 
     @property
     def is_open(self) -> bool:
@@ -264,17 +266,10 @@ class Cluster:
         else:
             self.outages.failed(f"topic {topic}", "its route", error)
 
-    async def _keep(self) -> None:
-        """Every 30 s: routes again, and a heartbeat to every broker in them."""
-        while True:
-            await asyncio.sleep(ROUTE_S)
-            try:
-                for topic in list(self.routes):
-                    await self.refresh(topic)
-                self._on_routes()
-                await self.send_heartbeats()
-            except Exception:  # whatever it is, a broker forgets a client that it does not hear of
-                log.exception("routes and heartbeats, tried again in %d s", ROUTE_S)
+    async def _refresh_all(self) -> None:
+        for topic in list(self.routes):
+            await self.refresh(topic)
+        self._on_routes()
 
     # -- membership
 
@@ -303,17 +298,24 @@ class Cluster:
         return f"the broker at {address}"
 
     async def send_heartbeats(self) -> None:
-        """A heartbeat to every broker known; the unreachable ones are left for the next time."""
-        for address in self.broker_addresses():
-            beat = self._beat()
-            if beat is None:
-                return
+        """A heartbeat to every broker known, side by side, for one may say nothing; the unreachable ones are left for the next
+        time.
+        """
+        if self._heartbeat() is None:
+            return
+
+        async def tell(address: str) -> None:
             try:
-                await self.call(address, beat)
-            except ClientError as error:
+                connection = await self.connection(address)
+                beat = self._beat()  # not before: what a new connection began with is not to be taken back
+                if beat is not None:
+                    await connection.call(beat, self.timeout_s)
+            except (ClientError, WireError) as error:
                 self.outages.failed(self.broker_at(address), "a heartbeat", error)
             else:
                 self.outages.answered(self.broker_at(address))
+
+        await asyncio.gather(*map(tell, self.broker_addresses()))
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
         """Say goodbye to every broker connected to."""
@@ -345,3 +347,12 @@ class Cluster:
             answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         if answer is not None and not command.oneway and not connection.closed:
             connection.send(answer)
+
+
+async def _again_and_again(step: Callable[[], Awaitable[None]], pause_s: float, what: str) -> None:
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await step()
+        except Exception:  # whatever it is
+            log.exception("%s, tried again in %d s", what, pause_s)

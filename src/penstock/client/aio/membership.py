@@ -14,7 +14,7 @@ from penstock.client.aio.logconsumer import LogConsumer
 from penstock.client.rebalance import changes
 from penstock.client.routes import Json, Route
 from penstock.client.subscriptions import Subscription, consume_from, selection
-from penstock.errors import ClientError, NoRoute, NotConnected, WireError
+from penstock.errors import ClientError, NoRoute, NotConnected, TimedOut, WireError
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
@@ -38,6 +38,7 @@ class Membership:
         self._logs = logs
         self._channels = channels
         self._rebalance_wanted = asyncio.Event()
+        self._untold = False  # whether the brokers have yet to hear what is read now
         self._closing = False
 
     def heartbeat(self) -> Json:
@@ -69,7 +70,13 @@ class Membership:
         """Want a topic; nothing is asked of a broker yet. ValueError when `where` is no expression."""
         subscription = selection(topic, expression, where, self._cluster.clock.now_ms())
         self.subscriptions[topic] = subscription
+        self._untold = True
         return subscription
+
+    def unsubscribe(self, topic: str) -> None:
+        """Want a topic no longer."""
+        self._untold = self.subscriptions.pop(topic, None) is not None or self._untold
+        self.rebalance_soon()
 
     def start(self) -> None:
         """Keep the queues shared out."""
@@ -81,16 +88,31 @@ class Membership:
 
     async def join(self, topics: list[str]) -> None:
         """Make the brokers of some topics know this member, then share the queues out."""
+        await self._find(topics)
+        self._untold = False
+        await self._cluster.send_heartbeats()
+        self.rebalance_soon()
+
+    async def add(self, topic: str) -> None:
+        """Read one more topic. Its brokers hear of it before its queues are shared out, in the background: a heartbeat names
+        all topics, so one is enough for many that come together.
+        """
+        await self._find([topic])
+        self.rebalance_soon()
+
+    async def _find(self, topics: list[str]) -> None:
         for topic in topics:
             try:
                 route = await self._route(topic, fresh=True)
             except (ClientError, WireError) as error:
                 log.info("group %s: no route of %s yet: %s", self._name, topic, error)
+                if isinstance(
+                    error, TimedOut
+                ):  # for the others it would be waited as long: the sharing out asks for them
+                    return
                 continue
             if route.kind == "queue":
                 self._follow(topic, route)
-        await self._cluster.send_heartbeats()
-        self.rebalance_soon()
 
     def _follow(self, topic: str, route: Route) -> None:
         """Read the group's channel of a queue topic at the brokers of its route."""
@@ -108,6 +130,14 @@ class Membership:
         logs = any(route is not None and route.kind == "log" for route in routes)
         return [topic for topic in self.subscriptions if logs or not topic.startswith(RETRY_PREFIX)]
 
+    async def _tell(self) -> None:
+        self._untold = False
+        try:
+            await self._cluster.send_heartbeats()
+        except Exception:  # whatever it is, the queues are shared out none the less
+            self._untold = True
+            log.exception("group %s cannot say what it reads, tried again", self._name)
+
     async def _keep_balance(self) -> None:
         wait_s = 0.0
         while True:
@@ -115,8 +145,11 @@ class Membership:
                 async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation that comes with the event
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
+            topics = self._topics()  # what comes while the brokers are told is told, and shared out, the next time
+            if self._untold:
+                await self._tell()
             complete, outages = True, self._cluster.outages
-            for topic in self._topics():
+            for topic in topics:
                 try:
                     complete &= await self._rebalance(topic)
                     outages.answered(f"the sharing of {topic}")

@@ -22,7 +22,7 @@ from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, Waiti
 from penstock.client.line import WAIT_MAX_S
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import NSQ_PORT, Json, MessageQueue, direct
-from penstock.client.sending import COMPRESS_OVER_BYTES
+from penstock.client.sending import COMPRESS_OVER_BYTES, check_batch
 from penstock.client.subscriptions import check_group
 from penstock.clock import Clock
 from penstock.errors import ClientError, PenstockError, TimedOut
@@ -188,10 +188,10 @@ class Producer:
     ) -> SendReceipt:
         """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none.
 
-        With a `queue`, a `selector` or a sharding key it is stored behind what was sent to that queue before.
+        With a `queue`, a `selector` or a sharding key it is stored behind what was sent to that queue before. The selector is
+        asked for the first message. ValueError for messages of several sharding keys without a `queue` or a `selector`.
         """
-        if not messages:
-            raise ValueError("a batch holds at least one message, all of one topic")
+        check_batch(messages, queue is not None or selector is not None)
         return await self._send(messages, queue, selector, timeout_s)
 
     async def _send(

@@ -233,8 +233,10 @@ class PushConsumer:
             self._listeners.by_topic[topic] = listener
         interrupted = self._logs.interrupt(subscription)
         try:
-            if self._cluster.client_id:
-                await self._group.join([topic])
+            if interrupted:
+                await self._group.join([topic])  # a pull by what the brokers do not know yet would be refused
+            elif self._cluster.client_id:
+                await self._group.add(topic)
             elif self._nsqd and self._started:
                 self._channels.follow(topic, subscription.expression, self._nsqd)
         finally:  # the caller may have given it up: what is read already is read on
@@ -242,11 +244,10 @@ class PushConsumer:
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no longer."""
-        self._group.subscriptions.pop(topic, None)
+        self._group.unsubscribe(topic)
         self._listeners.by_topic.pop(topic, None)
         await self._logs.drop_topic(topic)
         await self._channels.drop(topic)
-        await self._cluster.send_heartbeats()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         if not self._started:

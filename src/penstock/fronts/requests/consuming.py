@@ -211,12 +211,15 @@ class Consuming(Calls):
         queues, told = [], data.get("mqSet") or []
         if not isinstance(told, list):
             raise Refused("mqSet holds no message queues")
+        checked: set[tuple[str, str]] = set()  # a name has many queues, and a request may have tens of thousands
         for q in told:
             if not isinstance(q, dict) or not isinstance(q.get("queueId"), int):
                 raise Refused("mqSet holds no message queues")
-            topic, broker = str(q.get("topic")), str(q.get("brokerName"))
-            check_topic_name(topic.encode())
-            _check_length("brokerName", broker)
+            names = topic, broker = str(q.get("topic")), str(q.get("brokerName"))
+            if names not in checked:
+                check_topic_name(topic.encode())
+                _check_length("brokerName", broker)
+                checked.add(names)
             queues.append((topic, broker, q["queueId"]))
         group, client_id = str(data.get("consumerGroup")), str(data.get("clientId"))
         check_group_name(group)
@@ -225,16 +228,16 @@ class Consuming(Calls):
 
     def lock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         group, client, queues = self._lock_request(request)
-        held = self.broker.locks.lock(
-            group, client, [q for q in dict.fromkeys(queues) if self._is_here(*q)], self.broker.mono_ms
-        )
+        held = self.broker.locks.lock(group, client, self._that_are_here(queues), self.broker.mono_ms)
         body = {"lockOKMQSet": [{"brokerName": b, "queueId": q, "topic": t} for t, b, q in held]}
         return request.reply(body=fastjson.dumps(body))
 
-    def _is_here(self, topic: str, broker: str, queue_id: int) -> bool:
-        """Whether there is such a queue: others would fill the table of locks, which is for all groups."""
-        known = self.broker.topics.get(topic.encode())
-        return known is not None and 0 <= queue_id < known.queue_count and broker == self.broker.config.broker_name
+    def _that_are_here(self, queues: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+        """Each of these that there is, once: others would fill the table of locks, which is for all groups."""
+        here, topics = self.broker.config.broker_name, self.broker.topics
+        known = {name: topics.get(name.encode()) for name in {topic for topic, _, _ in queues}}
+        counts = {name: 0 if topic is None else topic.queue_count for name, topic in known.items()}
+        return [q for q in dict.fromkeys(queues) if q[1] == here and 0 <= q[2] < counts[q[0]]]
 
     def unlock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
         self.broker.locks.unlock(*self._lock_request(request))
