@@ -122,7 +122,9 @@ def test_a_send_without_an_answer_over_a_line_that_has_broken_goes_by_the_loop(o
         own_cluster.stop(signal.SIGKILL)
         own_cluster.start()
         [[(_, line)]] = producer._direct._lines.values()
-        producer.queues("T")  # the route may have been asked for anew meanwhile: then the loop sends, and no line is taken
+        producer.queues(
+            "T"
+        )  # the route may have been asked for anew meanwhile: then the loop sends, and no line is taken
         line.is_quiet = lambda: True  # as where it breaks a moment later
         line._socket.close()
         assert producer.send_oneway(Message("T", b"x"), queue=queue)

@@ -30,12 +30,17 @@ def test_no_rule_is_broken(seed: int) -> None:
     ha_set.walk(seed, STEPS)
 
 
+@pytest.mark.once
 def test_the_walks_go_everywhere() -> None:
     """What the walks are for comes to pass in a few of them."""
-    steps = "; ".join(step for seed in range(100) for step in ha_set.walk(seed, STEPS).steps)
-    for words in ("starts anew (promoted)", "starts anew (the end of the log is cut)", "loses power", "rejoins",
-                  "starts anew (the master has given its place)", "is the master of epoch", "the disk of"):  # fmt: skip
-        assert words in steps
+    missing = {"starts anew (promoted)", "starts anew (the end of the log is cut)", "loses power", "rejoins",
+               "starts anew (the master has given its place)", "is the master of epoch", "the disk of"}  # fmt: skip
+    for seed in range(100):
+        steps = "; ".join(ha_set.walk(seed, STEPS).steps)
+        missing = {words for words in missing if words not in steps}
+        if not missing:
+            break
+    assert not missing
 
 
 def test_a_change_of_places_waits_for_no_interval() -> None:
@@ -233,7 +238,7 @@ def snapshot_above_safe(patch: Patch) -> None:
 
 DEFECTS: dict[Callable[[Patch], None], int] = {  # the walk to begin with: as it is now, this one finds it
     fastest_slave: 1, cut_what_was_confirmed_alone: 7, written_is_flushed: 58, slave_shows_all: 0, one_tag: 9,
-    loss_forgotten: 124, nobody_is_asked: 73, acknowledged_before_it_came: 17, place_taken_blindly: 56,
+    loss_forgotten: 124, nobody_is_asked: 73, acknowledged_before_it_came: 17, place_taken_blindly: 120,
     cut_again_and_again: 32, snapshot_above_safe: 1,
 }  # fmt: skip
 # They change classes that are compiled: only the uncompiled build lets them.

@@ -5,6 +5,7 @@ message.
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -23,6 +24,8 @@ from penstock.log.reading import ReadResult
 from penstock.log.recovery import Recovery
 from penstock.log.store import LogStore
 from penstock.log.verify import verify
+
+PURE = os.environ.get("PENSTOCK_PURE") == "1"  # whose searches try fewer places: the code is the same
 
 
 def filled(folder: Path, count: int = 200, *, flushed: bool = True, **more: Any) -> LogStore:
@@ -423,7 +426,7 @@ def test_a_torn_record_without_its_sum_is_not_taken_for_a_whole_one(
     lost += [(at, stop) for stop in range(at + 8, end)]  # with the magic, which is written last
     lost += [(n, n + 1) for n in range(at + 88, end) if whole[n]]
     assert whole[lengths[0] : lengths[3] + 1] == len(body).to_bytes(4)
-    for begin, stop in lost:
+    for begin, stop in lost[:: 4 if PURE else 1]:
         if not any(whole[begin:stop]):
             continue
         cut(store, monkeypatch, sums=sums)

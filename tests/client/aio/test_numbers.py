@@ -76,6 +76,7 @@ class Lossy:
                 await producer.send(Message("Once", self.sent[-1], keys=(f"{worker}",)))
 
 
+@pytest.mark.once
 async def test_a_thousand_lost_replies_and_restarts(own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a thousand sends whose reply was lost are sent again; the broker is killed three times meanwhile."""
     lossy = Lossy(monkeypatch, 1_200)
