@@ -10,6 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from penstock.disk.files import NO_ROOM
 from penstock.errors import DiskFull, StoreError
 from penstock.schedule.file import UNKNOWN, ScheduleFile, key_of, record_of
 
@@ -145,7 +146,9 @@ def test_an_environment_that_was_given_up_is_opened_anew(tmp_path: Path) -> None
     assert not file.is_open
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.EROFS, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    "number", [errno.EMFILE, errno.EACCES, errno.EROFS, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG]
+)
 @pytest.mark.parametrize("where", ["os", "lmdb"])
 def test_a_file_that_the_system_does_not_let_us_open_is_not_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, where: str
@@ -162,9 +165,7 @@ def test_a_file_that_the_system_does_not_let_us_open_is_not_set_aside(
     again = ScheduleFile(folder)
     with monkeypatch.context() as patch:
         patch.setattr(*((lmdb, "open") if where == "lmdb" else (os, "open")), refused)
-        with pytest.raises(
-            DiskFull if number in (errno.ENOSPC, errno.EDQUOT) else StoreError, match=os.strerror(number)
-        ):
+        with pytest.raises(DiskFull if number in NO_ROOM else StoreError, match=os.strerror(number)):
             again.open()
     assert not (tmp_path / "lost+found").exists()
     assert again.open() == []

@@ -45,7 +45,7 @@ _WAIT_BEFORE = 1  # sync_file_range(2): of all of the file, for nought bytes are
 _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
 _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioctl_iflags(2); the last is chattr's C
 _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
@@ -84,7 +84,7 @@ def _close(fd: int) -> None:
 
 
 def _failed(error: OSError, what: object) -> StoreError:
-    if error.errno in _FULL:
+    if error.errno in NO_ROOM:
         return DiskFull(f"no room for {what}: {error.strerror}")
     if error.errno in _TOO_MANY:
         return NoDescriptor(f"{what}: {error.strerror}")

@@ -26,6 +26,7 @@ from typing import Any
 
 import lmdb
 
+from penstock.disk.files import NO_ROOM
 from penstock.errors import DiskFull, StoreError
 from penstock.lmdbfile import Damaged, LmdbFile, Tree
 from penstock.wire.record import decode_record
@@ -39,7 +40,6 @@ _FULLNESS = 0.8
 _DATABASES = {b"due", b"ids", b"meta"}
 _BROKEN = "broken"
 # What keeps us from a file, and says nothing of what is in it: it may be the only place that has a delayed message.
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_WAY_IN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOMEM)
 
 Operation = tuple[int, int, int, bytes | None]  # (physical, id, due ms, record or None: remove)
@@ -110,7 +110,7 @@ class ScheduleFile:
             self._open_environment()
         except (lmdb.Error, ValueError, OSError, Damaged) as error:
             self.close()
-            if _says(error, _NO_ROOM):
+            if _says(error, NO_ROOM):
                 raise DiskFull(f"schedule: {error}") from error
             if _says(error, _NO_WAY_IN) or self._rescued is not None or self._is_empty():
                 raise StoreError(f"schedule: {error}") from error
