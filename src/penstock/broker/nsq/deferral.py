@@ -77,10 +77,10 @@ class Deferral:
         """DPUB: the message reaches its channels after `delay_ms`, and there is room for it. Refused when it cannot be stored."""
         core = self._core
         now_ns = core.time.now_ns
-        due_ms = core.time.next_ms() + delay_ms
         if isinstance(topic, MemoryTopic):
             topic.defer(now_ns, body, delay_ms)
             return
+        due_ms = core.time.next_ms() + delay_ms
         topic.count(len(body))
         if isinstance(topic, LogChannels):
             due = {names.TIMER_DELIVER_MS: str(due_ms)}

@@ -106,10 +106,8 @@ class Membership:
                 route = await self._route(topic, fresh=True)
             except (ClientError, WireError) as error:
                 log.info("group %s: no route of %s yet: %s", self._name, topic, error)
-                if isinstance(
-                    error, TimedOut
-                ):  # for the others it would be waited as long: the sharing out asks for them
-                    return
+                if isinstance(error, TimedOut):
+                    return  # for the others it would be waited as long: the sharing out asks for them
                 continue
             if route.kind == "queue":
                 self._follow(topic, route)
