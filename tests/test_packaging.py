@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -48,6 +49,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__"))
         else:
             shutil.copy(ROOT / part, copy / part)
+    if (ROOT / "build" / "cython").is_dir():  # what Cython has written: a minute of its work
+        shutil.copytree(ROOT / "build" / "cython", copy / "build" / "cython")
     return build(copy, "sdist", tmp_path_factory.mktemp("sdist"))
 
 
@@ -72,11 +75,23 @@ def test_the_sdist_has_all_that_a_compiled_build_needs(unpacked: Path) -> None:
     # setup.py finds its list and hands everything to Cython: all but the compiler's minutes.
     code = (
         "import sys; sys.argv = ['setup.py', '--version']; import setuptools; setuptools.setup = lambda **more: print("
-        "len(more['ext_modules'])); import Cython.Build; Cython.Build.cythonize = lambda modules, **more: modules;"
+        "len(more['ext_modules']), {m.extra_compile_args[-1] for m in more['ext_modules']});"
+        "import Cython.Build; Cython.Build.cythonize = lambda modules, **more: modules;"
         "exec(compile(open('setup.py').read(), 'setup.py', 'exec'), {'__file__': 'setup.py', '__name__': '__main__'})"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=unpacked, capture_output=True, text=True)
-    assert done.stdout.split() == [str(len(COMPILED))], done.stderr
+
+    def flags(**more: str) -> list[str]:
+        bare = {name: value for name, value in os.environ.items() if name not in ("PENSTOCK_BUILD", "CFLAGS")}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=unpacked, capture_output=True, text=True, env=bare | more
+        )
+        count, last = done.stdout.split(maxsplit=1)
+        assert int(count) == len(COMPILED), done.stderr
+        return sorted(ast.literal_eval(last))
+
+    assert flags() == ["-g0"]  # debug information, which many a Python asks for, is six times the code
+    assert flags(PENSTOCK_BUILD="lines") == ["-g"]
+    assert flags(CFLAGS="-g -O1") == ["-Wno-unused-function"]  # who says what they want gets it
 
 
 def test_the_pure_build_of_an_sdist_runs_in_an_empty_environment(unpacked: Path, tmp_path: Path) -> None:
