@@ -54,4 +54,5 @@ def extensions() -> list[Extension]:
     )  # fmt: skip
 
 
-setup(ext_modules=extensions())
+if __name__ == "__main__":  # not in the processes Cython starts, which since Python 3.14 read this file again
+    setup(ext_modules=extensions())

@@ -12,12 +12,13 @@ cdef enum:
     COMMITTED = 8
     CHECK = 16
     SLOT_END = 24
-    CHECK_CONSTANT = 4859222839644157029
     FIRST = 0
     SUM = 8
     BITS = 16
     BITS_BYTES = 4080
     PAGE_BITS = 32640
+    MIX_SHIFT = 29
+cdef enum:  # beyond an int: GCC since 13 would give all of one enumeration their type
+    CHECK_CONSTANT = 4859222839644157029
     MIX_FACTOR = 2177342782468422677
     MIX_MASK = 9223372036854775807
-    MIX_SHIFT = 29

@@ -17,8 +17,6 @@ cdef enum:
     VERSION_BITS = 255
     LIFE_BIT = 8
     LIVES = 16777216
-    SUM_BITS = 4294967295
-    SALT = 2654435761
     FIRST = 8
     SEGMENT_SIZE = 16
     TAG = 20
@@ -34,8 +32,11 @@ cdef enum:
     ENTRY_BYTES = 8
     START_BITS = 2147483647
     MORE_BIT = 31
-    NO_SUM = 4294967295
     SPOILED = 1515870810
     SUMS_STEP_MAX = 1048576
     EMPTY_ENTRIES_MAX = 4096
     FIRST_RECORDS = 64
+cdef enum:  # beyond an int: GCC since 13 would give all of one enumeration their type
+    SUM_BITS = 4294967295
+    SALT = 2654435761
+    NO_SUM = 4294967295

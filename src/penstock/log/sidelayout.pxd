@@ -11,7 +11,6 @@ cdef enum:
     START = 32
     CRC = 36
     ENTRY_BYTES = 8
-    NO_SUM = 4294967295
     STARTS_MAX = 512
     REPORTS_MAX = 20
     BROKEN = 0
@@ -20,3 +19,5 @@ cdef enum:
     MISSING = 3
     LIVE_END = 16
     LIVE_NEXT = 24
+cdef enum:  # beyond an int: GCC since 13 would give all of one enumeration their type
+    NO_SUM = 4294967295

@@ -49,7 +49,6 @@ cdef enum:
     TAGS_WORD = 1413564243
     KEYS_WORD = 1262836051
     SEQUENCE_WORD = 1347634513
-    UNIQUE_WORD = 6146931155247252825
     JSON_SENT = 0
     JSON_SENT_QUEUE = 1
     JSON_SENT_OFFSET = 2
@@ -74,3 +73,5 @@ cdef enum:
     BINARY_SUGGESTS = 21
     TEXTS = 24
     ANSWER_ROOM = 64
+cdef enum:  # beyond an int: GCC since 13 would give all of one enumeration their type
+    UNIQUE_WORD = 6146931155247252825

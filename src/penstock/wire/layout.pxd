@@ -1,8 +1,5 @@
 # The names and values of layout.py as C constants; tests/test_words.py holds them equal.
 cdef enum:
-    MAGIC_V1 = 3668123815
-    MAGIC_V2 = 3668123819
-    MAGIC_BLANK = 3419681172
     SIZE = 0
     MAGIC = 4
     BODY_CRC = 8
@@ -63,3 +60,7 @@ cdef enum:
     INDEX_SECONDS = 12
     INDEX_PREVIOUS = 16
     INDEX_ENTRY_BYTES = 20
+cdef enum:  # beyond an int: GCC since 13 would give all of one enumeration their type
+    MAGIC_V1 = 3668123815
+    MAGIC_V2 = 3668123819
+    MAGIC_BLANK = 3419681172

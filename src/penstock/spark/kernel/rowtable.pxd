@@ -30,6 +30,7 @@ cdef enum:
     LONG_BITS = 64
     BLOCK_ROWS = 64
     ARENAS = 4
+cdef enum:  # beyond an int: GCC since 13 would give all of one enumeration their type
     TIME_MIN = -62135596800000
     TIME_MAX = 253402300799999
     NOT_ASCII = -9187201950435737472
