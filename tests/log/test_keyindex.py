@@ -198,8 +198,9 @@ def test_any_pages_of_the_index_that_a_power_cut_leaves(
     places: list[tuple[int, int]] = []  # key, place in the log
     folder, files = tmp_path / "0", LyingFiles(tmp_path / "0", seed)
     folder.mkdir()
+    boots = 0
+    monkeypatch.setattr("penstock.log.checkpoint.boot_id", lambda: f"boot {boots}")
     for cut in range(1, 5):
-        monkeypatch.setattr("penstock.log.checkpoint.boot_id", lambda cut=cut: f"boot {cut}")
         store = make(folder, files=files, options=PAGES)
         end = store.open().end
         places = [one for one in places if one[1] < end]
@@ -214,6 +215,7 @@ def test_any_pages_of_the_index_that_a_power_cut_leaves(
             after = tmp_path / f"{cut}.{life}"
             if life == 0 or noise.random() < 0.5:
                 files.power_cut(after)
+                boots += 1
             else:
                 shutil.copytree(folder, after)  # a kill
             folder, files = after, Broken(after, noise.randrange(150))
