@@ -24,6 +24,14 @@ DIRECTIVES = {
 }
 
 
+def forget_stale(folder: Path) -> None:
+    """Delete what Cython wrote before a file of named numbers changed: it does not see what a .py takes by cython.cimports."""
+    changed = max(path.stat().st_mtime for path in Path("src").rglob("*.pxd") if "cdef enum:" in path.read_text())
+    for path in folder.rglob("*.c"):
+        if path.stat().st_mtime < changed:
+            path.unlink()
+
+
 def extensions() -> list[Extension]:
     if os.environ.get("PENSTOCK_BUILD") == "pure":
         return []
@@ -32,6 +40,8 @@ def extensions() -> list[Extension]:
     lines = os.environ.get("PENSTOCK_BUILD") == "lines"
     # Many a Python asks for debug information of all it builds, which here is six times the code, and a quarter of the time.
     debugging = ["-g"] if lines else [] if "CFLAGS" in os.environ else ["-g0"]
+    folder = "build/cython-lines" if lines else "build/cython"
+    forget_stale(Path(folder))
     modules = [
         Extension(
             name,
@@ -49,7 +59,7 @@ def extensions() -> list[Extension]:
         for name in COMPILED
     ]
     return cythonize(
-        modules, compiler_directives=DIRECTIVES, build_dir="build/cython-lines" if lines else "build/cython",
+        modules, compiler_directives=DIRECTIVES, build_dir=folder,
         include_path=["src"], quiet=True, emit_linenums=lines, nthreads=os.cpu_count() or 1,
     )  # fmt: skip
 

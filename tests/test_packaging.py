@@ -89,7 +89,14 @@ def test_the_sdist_has_all_that_a_compiled_build_needs(unpacked: Path) -> None:
         assert int(count) == len(COMPILED), done.stderr
         return sorted(ast.literal_eval(last))
 
+    stale, fresh = (unpacked / "build" / "cython" / name for name in ("stale.c", "fresh.c"))
+    stale.parent.mkdir(parents=True, exist_ok=True)
+    for path, age in ((stale, -1), (fresh, 1)):  # beside the youngest file of named numbers
+        path.touch()
+        time = (unpacked / "src" / "penstock" / "words.pxd").stat().st_mtime + age
+        os.utime(path, (time, time))
     assert flags() == ["-g0"]  # debug information, which many a Python asks for, is six times the code
+    assert [path.exists() for path in (stale, fresh)] == [False, True]  # Cython would take the stale one for current
     assert flags(PENSTOCK_BUILD="lines") == ["-g"]
     assert flags(CFLAGS="-g -O1") == ["-Wno-unused-function"]  # who says what they want gets it
 
