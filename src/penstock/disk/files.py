@@ -30,7 +30,6 @@ from penstock.faults import Told
 from penstock.words import NS_A_MS
 
 log = logging.getLogger("penstock.disk")
-reasons = Told()  # for which nothing could be stored, lately
 
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
@@ -47,6 +46,8 @@ _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioc
 _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
+_OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS)  # with these no other file would fare better
+_LATELY_MS = 10_000
 
 
 _SPARES_MAX = 16
@@ -96,8 +97,34 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+class Refusals:
+    """Why nothing could be stored on a disk: for the log, once a minute, and for whoever asks whether it can."""
+
+    def __init__(self) -> None:
+        self._told = Told()
+        self._why, self._at_ms = "", 0
+
+    def note(self, error: StoreError) -> None:
+        """An append is refused for this."""
+        mono_ms = time.monotonic_ns() // NS_A_MS
+        cause = error.__cause__
+        number = cause.errno if isinstance(cause, OSError) else None
+        if self._told.is_news(f"{type(error).__name__} {number or ''}", mono_ms):
+            log.warning("nothing is stored error=%s", error)
+        if number in _OF_ALL:
+            self._why, self._at_ms = os.strerror(number), mono_ms
+
+    def lately(self) -> str:
+        """In the system's words, if it is no matter of one file and was seen in the last ten seconds; else empty. Nobody may have
+        asked for room since, so this is forgotten: whoever sends then finds out anew.
+        """
+        return self._why if time.monotonic_ns() // NS_A_MS - self._at_ms < _LATELY_MS else ""
+
+
 class Files:
     """The real disk. Every failure is a `StoreError`, no room a `DiskFull`, no descriptor a `NoDescriptor`."""
+
+    refusals = cached_property(lambda _: Refusals())
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
 
@@ -445,14 +472,9 @@ def write_in_place(folder: Path) -> None:
             os.close(fd)
 
 
-def is_full(error: StoreError) -> bool:
-    """Whether it is for lack of room that nothing is stored. Who sends is told no more than that: the log has why, once a minute,
-    for every send comes here.
-    """
-    cause = error.__cause__
-    kind = f"{type(error).__name__} {cause.errno if isinstance(cause, OSError) else ''}"
-    if reasons.is_news(kind, time.monotonic_ns() // NS_A_MS):
-        log.warning("nothing is stored error=%s", error)
+def is_full(files: Files, error: StoreError) -> bool:
+    """Whether it is for lack of room that nothing is stored. Who sends is told no more than that; every send comes here."""
+    files.refusals.note(error)
     return isinstance(error, DiskFull)
 
 
