@@ -270,7 +270,12 @@ def test_a_file_that_is_named_and_not_there_is_told(tmp_path: Path, caplog: pyte
 
 def test_a_data_folder_that_cannot_be_one_is_told_as_such(tmp_path: Path) -> None:
     """It was users.toml in it that could not be opened."""
-    file = tmp_path / "file"
+    file, around, back = (tmp_path / name for name in ("file", "around", "back"))
+    around.symlink_to(back)
+    back.symlink_to(around)
+    for data in (around, around / "data"):
+        with pytest.raises(ConfigError, match=f"data: {data} cannot be a folder: Too many levels of symbolic links"):
+            read_rights("", str(data))
     file.write_bytes(b"")
     for data in (file, file / "data", file / "data" / "broker-a-2"):
         for users in ("", str(data / "users.toml"), str(tmp_path / "users.toml")):

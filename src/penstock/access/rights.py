@@ -11,7 +11,9 @@ those that were.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -380,7 +382,14 @@ def _unnamed(folder: Path) -> list[Path]:
 
 
 def check_folder(data: str) -> None:
-    """ConfigError for a data folder that is, or lies below, a file."""
+    """ConfigError for a data folder that is, or lies below, a file, or whose links go round."""
+    try:
+        os.stat(data)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(
+                f"data: {data} cannot be a folder: {error.strerror}", "Name another place with --data."
+            ) from None
     blocked = next((part for part in (Path(data), *Path(data).parents) if part.is_file()), None)
     if blocked is not None:
         raise ConfigError(f"data: {data} cannot be a folder: {blocked} is a file", "Name another place with --data.")
