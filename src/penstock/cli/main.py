@@ -9,12 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.tools import NamedPath, Whole, printable
-from penstock.errors import ConfigError, PenstockError
+from penstock.cli.tools import NamedPath, Whole, end_unread, printable
+from penstock.errors import INTERRUPTED, ConfigError, PenstockError
 from penstock.version import __version__
 
 if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
@@ -143,6 +143,15 @@ class Lazy(Whole):
         known = ABOUTS.get(name) if type(self) is Lazy else None
         return super().about(ctx, name) if known is None else known
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """As click does, and prints --help and --version; it would call it a failure that nobody reads them."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            end_unread()
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -158,9 +167,10 @@ class Lazy(Whole):
             if extra:
                 click.echo(f"  Install it with pip install 'penstock[{extra}]'.", err=True)
             ctx.exit(1)
-        except BrokenPipeError:  # `… | head`: who reads has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(0)
+        except BrokenPipeError:  # `… | head`
+            end_unread()
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
             if isinstance(error, UnicodeEncodeError) and not error.object.isascii():
                 _say(ValueError(f"{ascii(error.object)[:100]} is no text in UTF-8"))
