@@ -113,6 +113,15 @@ def test_too_few_descriptors_are_said_with_what_to_do(tmp_path: Path, limit: int
     assert (done.returncode, done.stderr) == (1, f"{said} (ulimit -n, LimitNOFILE)\n")
 
 
+def test_a_folder_that_cannot_be_made_is_said_with_what_to_do() -> None:
+    ports = [f"--{name}-port=0" for name in ("remoting", "nsq", "http")]
+    command = [sys.executable, "-m", "penstock.cli", "broker", "--data", "/proc/penstock", *ports]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    what, hint = done.stderr.splitlines()[-2:]
+    assert (done.returncode, what) == (1, "penstock: /proc/penstock: No such file or directory")
+    assert "spelled right" in hint
+
+
 @pytest.mark.parametrize("name", ["import_module", "getattr"])
 def test_ctrl_c_while_a_command_is_imported_is_no_traceback(name: str) -> None:
     code = f"""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from penstock.cli.tools import NamedPath, Whole, end_unread, printable
-from penstock.errors import INTERRUPTED, ConfigError, PenstockError
+from penstock.errors import INTERRUPTED, ConfigError, PenstockError, StoreError
 from penstock.version import __version__
 
 if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
@@ -185,6 +185,8 @@ class Lazy(Whole):
 def _next_step(error: PenstockError) -> str:
     if getattr(error, "denied", False):
         return DENIED
+    if isinstance(error, StoreError) and isinstance(error.__cause__, OSError):
+        return FILE_HINTS.get(error.__cause__.errno or 0, "")
     return HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
 
 
