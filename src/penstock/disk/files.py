@@ -125,6 +125,7 @@ class Files:
     """The real disk. Every failure is a `StoreError`, no room a `DiskFull`, no descriptor a `NoDescriptor`."""
 
     refusals = cached_property(lambda _: Refusals())
+    given_up = ""  # why no name may come, change or go, and nothing is durable
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
 
@@ -133,8 +134,16 @@ class Files:
         """Where mappings and descriptors go that may be the last of their file."""
         return Released(self.close)
 
+    def give_up(self, why: str) -> None:
+        """The folder is not ours any more: what has its name is another's, who may be at work there. What makes a name, moves
+        one, takes one away or vouches for bytes is a StoreError from now on.
+        """
+        self.given_up = why
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """A descriptor of the file; `create` makes it when it is missing."""
+        if create:
+            _demand_ours(self)
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         try:
             return _open(path, flags)
@@ -261,6 +270,7 @@ class Files:
 
     def datasync(self, fd: int) -> None:
         """Make the file's bytes durable, those written through mappings too. Blocks without the interpreter lock."""
+        _demand_ours(self)
         try:
             os.fdatasync(fd)
         except OSError as error:
@@ -324,6 +334,7 @@ class Files:
             raise _failed(error, folder) from error
 
     def rename(self, old: Path, new: Path) -> None:
+        _demand_ours(self)
         try:
             os.rename(old, new)
         except OSError as error:
@@ -331,12 +342,14 @@ class Files:
 
     def link(self, old: Path, new: Path) -> None:
         """Give a file a second name."""
+        _demand_ours(self)
         try:
             os.link(old, new)
         except OSError as error:
             raise _failed(error, new) from error
 
     def unlink(self, path: Path) -> None:
+        _demand_ours(self)
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -359,6 +372,7 @@ class Files:
 
     def make_folder(self, path: Path, *, durable: bool = True) -> None:
         """The folder and the ones above it; with `durable` each new name is flushed in its parent."""
+        _demand_ours(self)
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -378,6 +392,7 @@ class Files:
 
     def remove_folder(self, path: Path) -> None:
         """Remove the folder if it is empty, else leave it."""
+        _demand_ours(self)
         try:
             os.rmdir(path)
         except OSError:
@@ -411,13 +426,10 @@ class Files:
         used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
         return used, used + stat.f_bavail * stat.f_frsize
 
-    def lock(self, fd: int) -> bool:
-        """Take the file's exclusive lock until it is closed; False when another process has it."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+
+def _demand_ours(files: Files) -> None:
+    if files.given_up:
+        raise StoreError(files.given_up)
 
 
 def flush_together(files: Files, paths: Sequence[Path], folders: Iterable[Path] = ()) -> bool:
