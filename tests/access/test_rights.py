@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -179,6 +180,25 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
         patch.setattr(Path, "read_text", refused)
         with pytest.raises(ConfigError, match=r"cannot read .*: Too many open files"):
             Rights(path)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_file_is_read_where_the_system_gives_no_thread(
+    tmp_path: Path, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a limit of processes: somebody may have lost a right, and the file does not change again."""
+
+    def refused(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    rights = rights_of(tmp_path, user("u"), user("gone"))
+    monkeypatch.setattr(Thread, "start", refused)
+    write(
+        tmp_path / "users.toml", user("u"), *(user(f"user{n}", f"publish:orders.{n}.*") for n in range(large * 1_000))
+    )
+    for moment in range(LOOK_MS, 20 * LOOK_MS, LOOK_MS):
+        rights.tick(moment)
+    assert set(rights.users) == {"u", *(f"user{n}" for n in range(large * 1_000))}
 
 
 def test_from_a_trusted_address_nobody_proves_anything(tmp_path: Path) -> None:

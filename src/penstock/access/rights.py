@@ -88,6 +88,13 @@ class _Reading(Thread):
         self.trusted: tuple[str, ...] = ()
         self.error: ConfigError | OSError | None = ConfigError(f"{path} was not read to its end")
 
+    def begin(self) -> None:
+        """In a thread, or in the caller's where the system gives none: a right that was taken away counts, whoever waits."""
+        try:
+            self.start()
+        except RuntimeError:
+            self.run()
+
     def run(self) -> None:
         try:
             self.users, self.trusted = _read_file(self._path)
@@ -199,7 +206,7 @@ class Rights:
             return False
         self._reading = _Reading(path, stamp, self._stamp)
         self._stamp, self._again_ms = stamp, 1
-        self._reading.start()
+        self._reading.begin()
         return True
 
     def _read_once_more(self, path: Path, mono_ms: int) -> bool:
@@ -212,7 +219,7 @@ class Rights:
             return False
         self._again_ms = 0
         self._reading = _Reading(path, self._stamp, self._stamp)
-        self._reading.start()
+        self._reading.begin()
         return True
 
     @property
