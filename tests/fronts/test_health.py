@@ -62,7 +62,7 @@ async def test_a_full_disk_is_not_ready_and_no_reason_to_restart(side: Side) -> 
     assert (await ask(site, "GET", "/ready")).json["name"] == "broker-a"
 
 
-@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE, errno.EFBIG, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("kind", ["queue", "log"])
 async def test_what_the_system_does_not_give_is_a_reason_for_ten_seconds(
     side: Side, number: int, kind: str, monkeypatch: pytest.MonkeyPatch

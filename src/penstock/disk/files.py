@@ -46,7 +46,7 @@ _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioc
 _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
-_OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS)  # with these no other file would fare better
+_OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS, errno.EACCES)  # with these hardly another file fares better
 _LATELY_MS = 10_000
 
 
