@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -144,7 +144,7 @@ class Lazy(Whole):
         return super().about(ctx, name) if known is None else known
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
         """As click does, and prints --help and --version; it would call it a failure that nobody reads them."""
         try:
