@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+INTERRUPTED = 130  # the exit code of what Ctrl-C has ended, as a shell has it
+
 
 class PenstockError(Exception):
     """The root of the tree. `hint` is a sentence that says what to do next, or empty."""

@@ -15,7 +15,7 @@ from penstock import logs
 from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.disk.files import keep_spares
-from penstock.errors import ConfigError, Refused
+from penstock.errors import ConfigError, NoDescriptor, Refused
 from penstock.fronts.flags import LEVELS, set_log_level
 from penstock.garbage import Collector
 from penstock.notify import Notify
@@ -23,6 +23,8 @@ from penstock.reload import Configs, Reloading
 from penstock.version import __version__
 
 log = logging.getLogger("penstock.serve")
+
+DESCRIPTORS_MIN = 64  # an empty broker with a registry holds 56
 
 Beside = Callable[[Mapping[str, object]], None]  # starts what runs beside a server, by the server's addresses
 Told = Callable[[bytes], None]  # takes what the process that started this one writes to it
@@ -223,9 +225,16 @@ def keep_freed_memory() -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """As many open files as the system lets us have: each connection and each mapped file is one."""
+    """As many open files as the system lets us have: each connection and each mapped file is one. NoDescriptor where no broker
+    can begin with so few, whatever it has to open: libraries would end it without a word.
+    """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard < DESCRIPTORS_MIN:
+        raise NoDescriptor(
+            f"at most {hard} files may be open, and the least to begin with is {DESCRIPTORS_MIN}: "
+            "raise the limit of open files (ulimit -n, LimitNOFILE)"
+        )

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -181,6 +182,25 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
             Rights(path)
 
 
+@pytest.mark.parametrize("large", [True, False])
+def test_a_file_is_read_where_the_system_gives_no_thread(
+    tmp_path: Path, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a limit of processes: somebody may have lost a right, and the file does not change again."""
+
+    def refused(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    rights = rights_of(tmp_path, user("u"), user("gone"))
+    monkeypatch.setattr(Thread, "start", refused)
+    write(
+        tmp_path / "users.toml", user("u"), *(user(f"user{n}", f"publish:orders.{n}.*") for n in range(large * 1_000))
+    )
+    for moment in range(LOOK_MS, 20 * LOOK_MS, LOOK_MS):
+        rights.tick(moment)
+    assert set(rights.users) == {"u", *(f"user{n}" for n in range(large * 1_000))}
+
+
 def test_from_a_trusted_address_nobody_proves_anything(tmp_path: Path) -> None:
     """As at RocketMQ, where the address is looked at before the name."""
     path = tmp_path / "plain_acl.yml"
@@ -270,7 +290,12 @@ def test_a_file_that_is_named_and_not_there_is_told(tmp_path: Path, caplog: pyte
 
 def test_a_data_folder_that_cannot_be_one_is_told_as_such(tmp_path: Path) -> None:
     """It was users.toml in it that could not be opened."""
-    file = tmp_path / "file"
+    file, around, back = (tmp_path / name for name in ("file", "around", "back"))
+    around.symlink_to(back)
+    back.symlink_to(around)
+    for data in (around, around / "data"):
+        with pytest.raises(ConfigError, match=f"data: {data} cannot be a folder: Too many levels of symbolic links"):
+            read_rights("", str(data))
     file.write_bytes(b"")
     for data in (file, file / "data", file / "data" / "broker-a-2"):
         for users in ("", str(data / "users.toml"), str(tmp_path / "users.toml")):

@@ -280,6 +280,33 @@ def test_who_reads_has_enough_or_has_no_room(tmp_path: Path) -> None:
         assert b"spelled right" in done.stderr
 
 
+@pytest.mark.parametrize("words", ["main --help", "main --version", "main topic --help", "nsqd --version"])
+def test_help_that_nobody_reads_is_no_failure(words: str) -> None:
+    command, *rest = words.split()
+    closed, gone = os.pipe()
+    os.close(closed)
+    code = f"from penstock.cli.__main__ import {command}; {command}()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *rest], stdout=gone, stderr=subprocess.PIPE, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+    )  # fmt: skip
+    os.close(gone)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_ctrl_c_ends_a_verb_as_a_shell_has_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as registry:
+        words = ["topic", "ls", "-n", f"127.0.0.1:{registry.getsockname()[1]}"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(SRC)},
+        ) as verb:  # fmt: skip
+            connection, _ = registry.accept()
+            with connection:
+                verb.send_signal(signal.SIGINT)
+                assert (*verb.communicate(timeout=120), verb.returncode) == (b"", b"", 130)
+
+
 @pytest.mark.parametrize("verb", ["tail t", "top", "group lag g --watch"])
 @pytest.mark.parametrize("end", ["ctrl-c", "killed"])
 def test_what_follows_ends_with_a_word(verb: str, end: str, tmp_path: Path) -> None:

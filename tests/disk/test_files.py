@@ -8,6 +8,7 @@ import mmap
 import os
 import resource
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -343,3 +344,21 @@ def test_a_file_that_cannot_be_asked_is_an_error() -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_in_a_folder_that_is_given_up_no_name_comes_changes_or_goes(tmp_path: Path) -> None:
+    """It may be another's by now."""
+    files, file = Files(), tmp_path / "file"
+    file.write_bytes(b"x")
+    fd = files.open(file)
+    files.give_up("it was replaced")
+    for call in (
+        partial(files.open, tmp_path / "new", create=True), partial(files.make_folder, tmp_path / "folder"),
+        partial(files.rename, file, tmp_path / "other"), partial(files.link, file, tmp_path / "other"),
+        partial(files.unlink, file), partial(files.discard, file), partial(files.datasync, fd),
+    ):  # fmt: skip
+        with pytest.raises(StoreError, match="it was replaced"):
+            call()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert files.read(fd, 0, 9) == b"x"
+    files.close(fd)

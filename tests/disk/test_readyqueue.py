@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put, put_one
-from penstock.disk.files import Files, reasons
+from penstock.disk.files import Files
 from penstock.disk.readylayout import LIVES, WRITTEN_BYTES_MIN
 from penstock.disk.readyqueue import Pool, ReadyQueue
 from penstock.disk.readysegment import BROKEN, FULL, ReadySegment
@@ -260,7 +260,6 @@ def test_the_log_says_why_nothing_can_be_stored(tmp_path: Path, caplog: pytest.L
             raise StoreError(f"cannot map {size} bytes: no memory")
 
     queue = make(tmp_path, Narrow(), size=1 << 20)
-    reasons.over()
     assert put(queue, b"body") == BROKEN
     assert "nothing is stored error=cannot map 1048576 bytes: no memory" in caplog.text
 

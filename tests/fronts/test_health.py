@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,18 +15,25 @@ from asking import ask
 
 from broker.queueside import Side
 from penstock.disk.files import Files
-from penstock.errors import StoreError
+from penstock.errors import Refused, StoreError
 from penstock.fronts.health import Health, hindrances_of
 from penstock.fronts.http.nsqd import NEEDS, NsqHttp
 from penstock.fronts.lookupd import NEEDS as LOOKUP_NEEDS
 from penstock.fronts.site import Site
+from penstock.wire.names import TIMER_TOPIC
 
 
 class Disk(Files):
     used, total = 10, 1 << 40
+    number = 0  # of the error with which it gives no room
 
     def usage(self, path: Path) -> tuple[int, int]:
         return self.used, self.total
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        if self.number:
+            raise StoreError("no room") from OSError(self.number, "")
+        super().allocate(fd, at, length)
 
 
 @pytest.fixture
@@ -50,6 +60,33 @@ async def test_a_full_disk_is_not_ready_and_no_reason_to_restart(side: Side) -> 
     disk.total = 1 << 40
     assert await told(site) == (200, 200, [])
     assert (await ask(site, "GET", "/ready")).json["name"] == "broker-a"
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EMFILE, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("kind", ["queue", "log"])
+async def test_what_the_system_does_not_give_is_a_reason_for_ten_seconds(
+    side: Side, number: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a load balancer sends on to a broker that can store nothing: no address space, no descriptor, a limit. But one
+    file that cannot be written is no reason for all.
+    """
+    site, disk = NsqHttp(side.broker), side.broker.files
+    assert isinstance(disk, Disk)
+    disk.number = number
+    if kind == "log":
+        with pytest.raises(Refused):
+            side.broker.sending.put_own(TIMER_TOPIC, b"", {})
+    else:
+        assert (await ask(site, "POST", "/pub?topic=jobs", b"body")).status == 503
+    why = (
+        []
+        if number == errno.EIO
+        else [f"nothing is stored: {os.strerror(number)}, says the system; the broker's log has of what"]
+    )
+    assert await told(site) == (200, 503 if why else 200, why)
+    disk.number, then_ns = 0, time.monotonic_ns() + 10_000_000_000
+    monkeypatch.setattr(time, "monotonic_ns", lambda: then_ns)
+    assert await told(site) == (200, 200, [])
 
 
 async def test_what_a_restart_mends(side: Side) -> None:

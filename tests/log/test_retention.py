@@ -147,7 +147,9 @@ def test_a_clock_that_jumped_deletes_nothing_for_a_day(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["set back", "set ahead", "its master's is followed"])
-def test_a_machines_clock_that_is_wrong_makes_no_file_old(tmp_path: Path, how: str) -> None:
+def test_a_machines_clock_that_is_wrong_makes_no_file_old(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Files have their times by the machine's clock, and the time that a broker tells goes on as if it had not been set."""
     clock, years = at_hour(4), 24 * 3_652 * HOUR
     store, _ = aged(tmp_path, clock, 1)
@@ -166,6 +168,9 @@ def test_a_machines_clock_that_is_wrong_makes_no_file_old(tmp_path: Path, how: s
         clock.advance(24 * HOUR)
     assert kept[:3] == [14, 14, 14]
     assert kept[3] == (14 if how == "set back" else 7)
+    told = [line for line in caplog.messages if "the machine's clock is another than the broker's" in line]
+    ahead_ms = years if how == "set ahead" else -years
+    assert [line.rpartition("ahead_ms=")[2] for line in told] == [str(ahead_ms)]
     store.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from store_parts import SMALL, bodies, contents, make, put, work
 
 from penstock.clock import FakeClock
-from penstock.disk.files import Files, reasons
+from penstock.disk.files import Files
 from penstock.errors import Locked, StoreError
 from penstock.log import status
 from penstock.log.consumequeue import TagCodes
@@ -161,7 +161,6 @@ def test_the_log_says_why_nothing_can_be_stored(tmp_path: Path, caplog: pytest.L
     draft = Draft()
     draft.queue = store.queue(b"T", 0)
     files.narrow = True
-    reasons.over()
     assert [store.append(draft) for _ in range(3)] == [status.NOT_WRITABLE] * 3
     assert caplog.text.count("nothing is stored error=cannot map") == 1
     files.narrow = False

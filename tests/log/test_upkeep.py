@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -267,7 +269,16 @@ def test_nothing_is_stored_where_the_folder_is_gone(tmp_path: Path, caplog: pyte
     assert "was removed, renamed or replaced" in str(store.durability.error)
     store.tick(0, mono_ms + 2_000)
     assert caplog.text.count("nothing is stored any more") == 1
+    shutil.copytree(tmp_path / "renamed", tmp_path / "data")  # another's, who may be at work there
+    before = {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    for write in (
+        partial(store.upkeep.write_offsets, ends=True),
+        partial(store.files.make_folder, tmp_path / "data" / "t"),
+    ):
+        with pytest.raises(StoreError, match="was removed, renamed or replaced"):
+            write()
     store.close()
+    assert {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()} == before
 
 
 class Together(Files):

@@ -28,6 +28,20 @@ def test_names_stay_and_ephemeral_ones_go() -> None:
     assert one.peer_info()["broadcast_address"] == "a"
 
 
+def test_ephemeral_names_go_with_the_connection_of_the_last_who_has_them() -> None:
+    """nsqlookupd keeps them for ever; with names that are made for each connection the table was full one day."""
+    (made, one), other = tables(), producer("b")
+    made.identify(other, 0)
+    made.register(other, "t", "e#ephemeral")
+    made.register(one, "p#ephemeral", "c")
+    made.register(one, "t", "c")
+    made.lost(one)
+    assert (set(made.topics), set(made.channels)) == ({"t"}, {"t"})
+    assert made.channels_of("t") == ["c", "e#ephemeral"]
+    made.lost(other)
+    assert (made.channels_of("t"), made.lookup("t", 5)) == (["c"], [])
+
+
 def test_the_channels_of_an_ephemeral_topic_go_with_it() -> None:
     """nsqlookupd keeps those that are not ephemeral themselves: the next topic of the name would have them at every nsqd, as
     channels that nobody reads.

@@ -11,7 +11,9 @@ those that were.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -85,6 +87,13 @@ class _Reading(Thread):
         self.users: dict[str, User] = {}
         self.trusted: tuple[str, ...] = ()
         self.error: ConfigError | OSError | None = ConfigError(f"{path} was not read to its end")
+
+    def begin(self) -> None:
+        """In a thread, or in the caller's where the system gives none: a right that was taken away counts, whoever waits."""
+        try:
+            self.start()
+        except RuntimeError:
+            self.run()
 
     def run(self) -> None:
         try:
@@ -197,7 +206,7 @@ class Rights:
             return False
         self._reading = _Reading(path, stamp, self._stamp)
         self._stamp, self._again_ms = stamp, 1
-        self._reading.start()
+        self._reading.begin()
         return True
 
     def _read_once_more(self, path: Path, mono_ms: int) -> bool:
@@ -210,7 +219,7 @@ class Rights:
             return False
         self._again_ms = 0
         self._reading = _Reading(path, self._stamp, self._stamp)
-        self._reading.start()
+        self._reading.begin()
         return True
 
     @property
@@ -380,7 +389,14 @@ def _unnamed(folder: Path) -> list[Path]:
 
 
 def check_folder(data: str) -> None:
-    """ConfigError for a data folder that is, or lies below, a file."""
+    """ConfigError for a data folder that is, or lies below, a file, or whose links go round."""
+    try:
+        os.stat(data)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(
+                f"data: {data} cannot be a folder: {error.strerror}", "Name another place with --data."
+            ) from None
     blocked = next((part for part in (Path(data), *Path(data).parents) if part.is_file()), None)
     if blocked is not None:
         raise ConfigError(f"data: {data} cannot be a folder: {blocked} is a file", "Name another place with --data.")

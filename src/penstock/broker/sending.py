@@ -34,8 +34,11 @@ from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6, ResponseCode
 
 # RocketMQ's code and words for what an append may answer.
 APPEND_REFUSALS = {
-    status.DISK_FULL: (14, "service not available now. The disk is full: nothing is stored until there is room."),
-    status.NOT_WRITABLE: (14, "service not available now. The disk failed or the store is closed: nothing is stored."),
+    status.DISK_FULL: (
+        14,
+        "service not available now. The disk is full, or a limit for files: nothing is stored until there is room.",
+    ),
+    status.NOT_WRITABLE: (14, "service not available now. Nothing can be stored: the broker's log says why."),
     status.TOO_LARGE: (13, "the message is illegal, maybe msg body or properties length not matched."),
     status.ILLEGAL: (13, "the message is illegal, maybe the lengths within the batch do not add up."),
     status.NOT_MASTER: (14, "service not available now. It is a slave: messages are sent to its master."),

@@ -21,6 +21,7 @@ from penstock.disk.changes import Change, ChangedTable, noted
 from penstock.disk.job import Job
 from penstock.disk.tables import encode, save
 from penstock.errors import DiskFull, StoreError
+from penstock.faults import Told
 
 log = logging.getLogger("penstock.broker")
 
@@ -105,6 +106,7 @@ class Tables:
         self._offsets_due_ms = 0
         self._offsets_waiting: list[Callable[[], None]] = []
         self._offsets_end = 0
+        self._told = Told()
         self._levels = LevelOffsets(core)
         self.level_offsets = self._levels.table
         self.restless = True  # `save_changed` has something to do
@@ -217,9 +219,12 @@ class Tables:
             if isinstance(error, StoreError):
                 # The old file stays, and the next round tries again, though nobody commits any more.
                 core.offsets.changed()
-                log.error("committed offsets not written, tried again in %d ms error=%s", OFFSETS_EVERY_MS, error)
+                if self._told.is_news("offsets", mono_ms):
+                    log.error("committed offsets not written, tried again in %d ms error=%s", OFFSETS_EVERY_MS, error)
             elif error is not None:
                 raise error
+            else:
+                self._told.over()
 
         return Job("save", run, finish)
 

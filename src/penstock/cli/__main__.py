@@ -7,7 +7,7 @@ import os
 import sys
 from importlib import import_module
 
-INTERRUPTED = 130  # what a shell says of a program that Ctrl-C has ended
+from penstock.errors import INTERRUPTED
 
 
 def _open_all() -> None:
@@ -48,6 +48,10 @@ def _run(module: str, command: str) -> None:
         found()
     except KeyboardInterrupt:  # before the command has begun, which has its own word for it
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # `nsqd --version | true`
+        from penstock.cli.tools import end_unread
+
+        end_unread()
     except OSError as error:  # --help and --version are printed before a command begins
         sys.exit(f"penstock: {error}")
     except (MemoryError, RuntimeError) as error:

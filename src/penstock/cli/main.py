@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from penstock.cli.tools import NamedPath, Whole, printable
-from penstock.errors import ConfigError, PenstockError
+from penstock.cli.tools import NamedPath, Whole, end_unread, printable
+from penstock.errors import INTERRUPTED, ConfigError, PenstockError, StoreError
 from penstock.version import __version__
 
 if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
@@ -143,6 +143,15 @@ class Lazy(Whole):
         known = ABOUTS.get(name) if type(self) is Lazy else None
         return super().about(ctx, name) if known is None else known
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
+    ) -> click.Context:
+        """As click does, and prints --help and --version; it would call it a failure that nobody reads them."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            end_unread()
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -158,9 +167,10 @@ class Lazy(Whole):
             if extra:
                 click.echo(f"  Install it with pip install 'penstock[{extra}]'.", err=True)
             ctx.exit(1)
-        except BrokenPipeError:  # `… | head`: who reads has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(0)
+        except BrokenPipeError:  # `… | head`
+            end_unread()
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
             if isinstance(error, UnicodeEncodeError) and not error.object.isascii():
                 _say(ValueError(f"{ascii(error.object)[:100]} is no text in UTF-8"))
@@ -175,6 +185,8 @@ class Lazy(Whole):
 def _next_step(error: PenstockError) -> str:
     if getattr(error, "denied", False):
         return DENIED
+    if isinstance(error, StoreError) and isinstance(error.__cause__, OSError):
+        return FILE_HINTS.get(error.__cause__.errno or 0, "")
     return HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
 
 

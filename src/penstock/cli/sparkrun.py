@@ -10,7 +10,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
 
-from penstock.errors import ConfigError
+from penstock.errors import INTERRUPTED, ConfigError
 from penstock.spark.tools.progress import Progress
 
 P = ParamSpec("P")
@@ -64,7 +64,7 @@ def run_job(
     except KeyboardInterrupt:
         say.clear()
         click.echo("penstock: stopped; run it again to go on", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         say.clear()
         fail(error)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Literal, NoReturn, TypeVar
 
 import click
 
@@ -54,6 +54,12 @@ class NamedPath(click.Path):
         if not str(value):
             self.fail("an empty name", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def end_unread() -> NoReturn:
+    """Who reads has enough, and that is well; what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def first_sentence(command: click.Command) -> str:

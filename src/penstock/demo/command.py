@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from penstock.demo.shape import Event
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import INTERRUPTED, ConfigError, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +90,7 @@ def demo(files: tuple[Path, ...], out: Path, events: int) -> None:
         run(list(files), out, events)
     except KeyboardInterrupt:
         click.echo("\nstopped", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except PenstockError as error:
         click.echo(f"penstock: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
         sys.exit(1)

@@ -30,7 +30,6 @@ from penstock.faults import Told
 from penstock.words import NS_A_MS
 
 log = logging.getLogger("penstock.disk")
-reasons = Told()  # for which nothing could be stored, lately
 
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
@@ -47,6 +46,8 @@ _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioc
 _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
+_OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS, errno.EACCES)  # with these hardly another file fares better
+_LATELY_MS = 10_000
 
 
 _SPARES_MAX = 16
@@ -96,8 +97,35 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+class Refusals:
+    """Why nothing could be stored on a disk: for the log, once a minute, and for whoever asks whether it can."""
+
+    def __init__(self) -> None:
+        self._told = Told()
+        self._why, self._at_ms = "", 0
+
+    def note(self, error: StoreError) -> None:
+        """An append is refused for this."""
+        mono_ms = time.monotonic_ns() // NS_A_MS
+        cause = error.__cause__
+        number = cause.errno if isinstance(cause, OSError) else None
+        if self._told.is_news(f"{type(error).__name__} {number or ''}", mono_ms):
+            log.warning("nothing is stored error=%s", error)
+        if number in _OF_ALL:
+            self._why, self._at_ms = os.strerror(number), mono_ms
+
+    def lately(self) -> str:
+        """In the system's words, if it is no matter of one file and was seen in the last ten seconds; else empty. Nobody may have
+        asked for room since, so this is forgotten: whoever sends then finds out anew.
+        """
+        return self._why if time.monotonic_ns() // NS_A_MS - self._at_ms < _LATELY_MS else ""
+
+
 class Files:
     """The real disk. Every failure is a `StoreError`, no room a `DiskFull`, no descriptor a `NoDescriptor`."""
+
+    refusals = cached_property(lambda _: Refusals())
+    given_up = ""  # why no name may come, change or go, and nothing is durable
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
 
@@ -106,8 +134,16 @@ class Files:
         """Where mappings and descriptors go that may be the last of their file."""
         return Released(self.close)
 
+    def give_up(self, why: str) -> None:
+        """The folder is not ours any more: what has its name is another's, who may be at work there. What makes a name, moves
+        one, takes one away or vouches for bytes is a StoreError from now on.
+        """
+        self.given_up = why
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         """A descriptor of the file; `create` makes it when it is missing."""
+        if create:
+            _demand_ours(self)
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         try:
             return _open(path, flags)
@@ -234,6 +270,7 @@ class Files:
 
     def datasync(self, fd: int) -> None:
         """Make the file's bytes durable, those written through mappings too. Blocks without the interpreter lock."""
+        _demand_ours(self)
         try:
             os.fdatasync(fd)
         except OSError as error:
@@ -297,6 +334,7 @@ class Files:
             raise _failed(error, folder) from error
 
     def rename(self, old: Path, new: Path) -> None:
+        _demand_ours(self)
         try:
             os.rename(old, new)
         except OSError as error:
@@ -304,12 +342,14 @@ class Files:
 
     def link(self, old: Path, new: Path) -> None:
         """Give a file a second name."""
+        _demand_ours(self)
         try:
             os.link(old, new)
         except OSError as error:
             raise _failed(error, new) from error
 
     def unlink(self, path: Path) -> None:
+        _demand_ours(self)
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -332,6 +372,7 @@ class Files:
 
     def make_folder(self, path: Path, *, durable: bool = True) -> None:
         """The folder and the ones above it; with `durable` each new name is flushed in its parent."""
+        _demand_ours(self)
         try:
             os.mkdir(path)
         except FileExistsError:
@@ -351,6 +392,7 @@ class Files:
 
     def remove_folder(self, path: Path) -> None:
         """Remove the folder if it is empty, else leave it."""
+        _demand_ours(self)
         try:
             os.rmdir(path)
         except OSError:
@@ -384,13 +426,10 @@ class Files:
         used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
         return used, used + stat.f_bavail * stat.f_frsize
 
-    def lock(self, fd: int) -> bool:
-        """Take the file's exclusive lock until it is closed; False when another process has it."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+
+def _demand_ours(files: Files) -> None:
+    if files.given_up:
+        raise StoreError(files.given_up)
 
 
 def flush_together(files: Files, paths: Sequence[Path], folders: Iterable[Path] = ()) -> bool:
@@ -445,14 +484,9 @@ def write_in_place(folder: Path) -> None:
             os.close(fd)
 
 
-def is_full(error: StoreError) -> bool:
-    """Whether it is for lack of room that nothing is stored. Who sends is told no more than that: the log has why, once a minute,
-    for every send comes here.
-    """
-    cause = error.__cause__
-    kind = f"{type(error).__name__} {cause.errno if isinstance(cause, OSError) else ''}"
-    if reasons.is_news(kind, time.monotonic_ns() // NS_A_MS):
-        log.warning("nothing is stored error=%s", error)
+def is_full(files: Files, error: StoreError) -> bool:
+    """Whether it is for lack of room that nothing is stored. Who sends is told no more than that; every send comes here."""
+    files.refusals.note(error)
     return isinstance(error, DiskFull)
 
 

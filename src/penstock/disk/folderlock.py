@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
 from penstock.disk.files import Files
 from penstock.errors import Locked, StoreError
+
+
+def _locked(fd: int) -> bool:
+    """Take the file's exclusive lock until it is closed; False when another process has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class FolderLock:
@@ -17,7 +27,7 @@ class FolderLock:
         self._path = path
         self._text = f"lock held by pid {os.getpid()}".ljust(40).encode()
         self._fd = files.open(path, create=True)
-        if not files.lock(self._fd):
+        if not _locked(self._fd):
             text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
             self.release()
             raise Locked(
@@ -43,7 +53,7 @@ class FolderLock:
                 return False
             fd = self._files.open(self._path)
             try:
-                return self._files.read(fd, 0, len(self._text)) == self._text and not self._files.lock(fd)
+                return self._files.read(fd, 0, len(self._text)) == self._text and not _locked(fd)
             finally:
                 self._files.close(fd)
         except (OSError, StoreError):

@@ -320,7 +320,7 @@ class ReadyQueue(Stream):
                 segment = ReadySegment(path, size, self.files, self.tag)
                 segment.create(self.total)
         except StoreError as error:
-            return FULL if is_full(error) else BROKEN
+            return FULL if is_full(self.files, error) else BROKEN
         self.segments.append(segment)
         self.last = segment
         self.renamed = True

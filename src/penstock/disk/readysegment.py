@@ -210,7 +210,7 @@ class SegmentFile:
                 if have and are_many((self.count - self.synced_count) * layout.ENTRY_BYTES, self.sums_allocated - have):
                     make_pages(self.files, self.sums_fd, have, self.sums_allocated)
         except StoreError as error:
-            return FULL if is_full(error) else BROKEN
+            return FULL if is_full(self.files, error) else BROKEN
         return 0
 
     def fetch(self, length: int) -> None:

@@ -1,7 +1,8 @@
 """/healthz and /ready: whether a restart would help, and whether messages are taken now. Neither needs a login.
 
 `/healthz` is 500 only for what a restart mends: a flush that failed, a step of the loop that fails again and again.
-`/ready` is 503 with the reasons while messages are not stored: a full disk, too. A slave is ready when it can be read.
+`/ready` is 503 with the reasons while messages are not stored: a full disk, too, or no memory or descriptor for a file. A slave
+is ready when it can be read.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def hindrances_of(broker: Broker) -> list[str]:
         return [f"disk full: messages are taken again when less than {refuse_at} % are used"]
     if broker.store.refusal == status.NOT_WRITABLE:
         return ["the log is not open for writing"]
+    if why := broker.files.refusals.lately():
+        return [f"nothing is stored: {why}, says the system; the broker's log has of what"]
     return []
 
 

@@ -148,7 +148,7 @@ class Sidecar:
                 make_pages(self.files, self.fd, have, self.allocated)
         except StoreError as error:
             self.allocated = 0
-            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
+            return status.DISK_FULL if is_full(self.files, error) else status.NOT_WRITABLE
         return status.OK if need <= self.size else status.NOT_WRITABLE
 
     def put(self, start: int, crc: int) -> None:

@@ -248,7 +248,7 @@ class CommitLog:
                 with self.backing:
                     segment.back(self._at + size)  # type: ignore[union-attr]
             except StoreError as error:
-                return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
+                return status.DISK_FULL if is_full(self.file.files, error) else status.NOT_WRITABLE
         self._backed = segment.allocated  # type: ignore[union-attr]
         return status.OK
 
@@ -272,7 +272,7 @@ class CommitLog:
                 if self.prepared is None:
                     self.prepared = self.make_next()
         except StoreError as error:
-            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
+            return status.DISK_FULL if is_full(self.file.files, error) else status.NOT_WRITABLE
         segment, sidecar = self.prepared
         self.prepared = None
         if self._base != cython.NULL:

@@ -190,7 +190,7 @@ class ConsumeQueue(QueueState):
                     begin = found.first + found.size
             except StoreError as error:
                 self.trouble = str(error)
-                return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
+                return status.DISK_FULL if is_full(self.file.files, error) else status.NOT_WRITABLE
         return room
 
     def visible_end(self) -> int:
@@ -227,7 +227,7 @@ class ConsumeQueue(QueueState):
             segment.back(byte - segment.first + layout.ENTRY_BYTES, max(0, byte - self.dirty_from))
         except StoreError as error:
             self.trouble = str(error)
-            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
+            return status.DISK_FULL if is_full(self.file.files, error) else status.NOT_WRITABLE
         self._segment = segment
         self._base = segment.base
         self._at = byte - segment.first

@@ -444,7 +444,7 @@ class KeyIndex:
             for n in range(needed):
                 self._spares[n].back(keys)
         except StoreError as error:
-            return status.DISK_FULL if is_full(error) else status.NOT_WRITABLE
+            return status.DISK_FULL if is_full(self.files, error) else status.NOT_WRITABLE
         return status.OK
 
     def _make(self) -> IndexFile:

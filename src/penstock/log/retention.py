@@ -88,6 +88,11 @@ class Retention:
         if any(abs(ran - (mono_ms - mono)) > _CLOCKS_AGREE_MS for ran in (now_ms - now, machine_ms - machine)):
             self._distrust_until = mono_ms + _DISTRUST_MS
             self._started = (now_ms, machine_ms, mono_ms)
+            if abs(machine_ms - now_ms) > _CLOCKS_AGREE_MS:  # nobody else tells why a delayed message does not come
+                log.warning(
+                    "the machine's clock is another than the broker's, which goes on as it was until a restart ahead_ms=%d",
+                    machine_ms - now_ms,
+                )
         return mono_ms >= self._distrust_until
 
     def _age_ms(self, path: Path, now_ms: int) -> int:

@@ -174,7 +174,7 @@ class Upkeep:
         """Look at the disk and at what is due; returns the monotonic time of the next look."""
         store = self.store
         assert self.retention is not None
-        if mono_ms >= self._lock_ms and store.healthy and self.lock is not None:
+        if mono_ms >= self._lock_ms and self.lock is not None and not self.files.given_up:
             self._lock_ms = mono_ms + LOCK_EVERY_MS
             if not self.lock.is_there():
                 self._fail_without_folder()
@@ -184,9 +184,10 @@ class Upkeep:
         return max(mono_ms, min(mono_ms + 1000, store.durability.due_ms()))
 
     def _fail_without_folder(self) -> None:
-        """What is written now goes into files without names: nobody would ever find it."""
+        """What is written now goes into files without names: nobody would ever find it. Or it would go to another's."""
         error = StoreError(f"the data folder {self.folder} was removed, renamed or replaced, or its file lock was")
         log.error("nothing is stored any more, until a restart error=%s", error)
+        self.files.give_up(str(error))
         self.store.durability.fail(error)
         self.store.fail(error)
 

@@ -132,12 +132,13 @@ class ProducerTables:
                 del self.channels[topic][channel]
 
     def lost(self, producer: Producer) -> None:
-        """Its connection is gone: it leaves every list; the names stay."""
-        for topic, channels in producer.topics.items():
-            self.topics.get(topic, {}).pop(producer, None)
-            for channel in channels:
-                self.channels.get(topic, {}).get(channel, {}).pop(producer, None)
-        producer.topics.clear()
+        """Its connection is gone: it leaves every list. The names stay, but for ephemeral ones that no other has: whoever made
+        them has left, and such names without end would leave no room for others.
+        """
+        for topic in list(producer.topics):
+            for channel in list(producer.topics[topic]):
+                self.unregister(producer, topic, channel)
+            self.unregister(producer, topic)
         self.producers.pop(producer, None)
         self._find_epoch(producer.replica_set)
 

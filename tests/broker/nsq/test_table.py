@@ -138,7 +138,9 @@ def test_rules_of_a_start_reach_the_file(tmp_path: Path) -> None:
     here.close()
 
 
-def test_a_table_that_was_not_written_is_written_whole_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_was_not_written_is_written_whole_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     here = side(tmp_path, "os")
     rename, write = Files.rename, Files.write
 
@@ -156,8 +158,10 @@ def test_a_table_that_was_not_written_is_written_whole_later(tmp_path: Path, mon
     monkeypatch.setattr(Files, "rename", full)
     monkeypatch.setattr(Files, "write", half)
     here.queueing.topic(b"t").channel(b"b")
-    here.turn()
+    for _ in range(10):
+        here.turn(RETRY_MS)
     assert "b" not in [channel.name for channel in stored(here)["t"].channels]
+    assert caplog.text.count("nsqd.dat not written") == 1  # a line each second fills what is left of the disk
     monkeypatch.undo()
     here.turn(RETRY_MS)
     assert stored(here) == anew(here)

@@ -42,7 +42,11 @@ def _escape(char: str) -> str:
 def refusal(answer: int) -> Refused:
     """Why a publish cannot be stored, from what `ready` answered; 0: it was not asked, for a flush has failed."""
     if answer == FULL:
-        return Refused("the disk is full: nothing is stored until there is room", nsq="E_PUB_FAILED", http=503)
+        return Refused(
+            "the disk is full, or a limit for files: nothing is stored until there is room",
+            nsq="E_PUB_FAILED",
+            http=503,
+        )
     text = "the disk failed: restart the broker" if answer == 0 else "nothing can be stored: the broker's log says why"
     return Refused(text, nsq="E_PUB_FAILED", http=503)
 

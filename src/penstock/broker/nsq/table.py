@@ -15,6 +15,7 @@ from penstock.delivery.cursor import CursorSource
 from penstock.disk.changes import ChangedTable
 from penstock.disk.nsqdata import ChannelEntry, TopicEntry, fields, row, whole
 from penstock.errors import StoreError
+from penstock.faults import Told
 from penstock.wire.names import NSQD_VERSION
 
 log = logging.getLogger("penstock.queueing")
@@ -40,6 +41,7 @@ class Table:
         self._changed_ms = 0
         self._retry_ms = 0
         self._closing = False
+        self._told = Told()
         self.restless = True  # `save_changed` has something to do
 
     @property
@@ -67,13 +69,16 @@ class Table:
         self._closing = closing
 
     def save_changed(self, topics: Mapping[bytes, Topic]) -> None:
-        """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
+        """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second, told less often."""
         if (self._whole or self._names) and self._time.mono_ms >= self._retry_ms:
             try:
                 self.write(topics)
             except StoreError as error:
                 self._retry_ms = self._time.mono_ms + RETRY_MS
-                log.error("nsqd.dat not written, tried again every second error=%s", error)
+                if self._told.is_news("nsqd.dat", self._time.mono_ms):
+                    log.error("nsqd.dat not written, tried again every second error=%s", error)
+            else:
+                self._told.over()
         self.restless = bool(self._whole or self._names)
 
     def tick(self) -> None:
