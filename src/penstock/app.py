@@ -330,6 +330,7 @@ class Server:
         process = self._process
         front = BrokerFront(broker, self._rights)
         self.add_front(front)
+        stack.callback(front.leave)
         if config.advertise:
             self.addresses["remoting"] = f"{host_in(config.advertise)}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
