@@ -286,8 +286,9 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         if not self.closed and self.puller.resume(self, waiter, expired, self.behind):
             self.wake()
 
-    def dismiss(self, hold: Hold) -> None:
+    def dismiss(self, hold: Waiter) -> None:
         """Refuse a held pull: the connection is closed next."""
+        assert isinstance(hold, Hold)
         if not self.closed:
             self.answer_to(hold.opaque, hold.kind)
             self.oneway = False
@@ -339,10 +340,11 @@ class BrokerFront(Front):
         broker has closed; for one that is refused, 3 s.
         """
         members = (member for group in self.broker.clients.consumers.values() for member in group.members.values())
-        java = {member.peer for member in members if member.language == LanguageCode.JAVA.name}
+        java: set[object] = {member.peer for member in members if member.language == LanguageCode.JAVA.name}
         for waiter in self._held.due(self.broker.mono_ms + 2 * words.HOLD_MS_MAX):
-            if waiter.owner in java:
-                waiter.owner.dismiss(waiter)
+            owner = waiter.owner
+            if owner in java and isinstance(owner, BrokerSession):
+                owner.dismiss(waiter)
 
     def lost(self, session: BrokerSession) -> None:
         broker = self.broker
