@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -333,12 +333,12 @@ def _joined(keys: pa.Array) -> pa.Array:
     return pa.array(rows, pa.string())
 
 
-def _header(header: Mapping[str, Any]) -> tuple[str, str]:
-    key, value = header["key"], header["value"] or b""
+def _header(header: Mapping[str, object]) -> tuple[str, str]:
+    key, value = header["key"], header["value"]
     if not isinstance(key, str):
         raise ValueError("a header has no key")
     try:
-        return key, value.decode()
+        return key, value.decode() if isinstance(value, bytes) else ""
     except UnicodeDecodeError:
         raise ValueError(
             f"header {key} is not UTF-8 text, as a message's properties are: encode it, base64(…)"
