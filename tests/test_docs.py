@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import time
@@ -76,6 +77,7 @@ def test_the_page_for_celerys_users_runs() -> None:
 def test_the_spark_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.chdir(tmp_path)  # where Spark keeps its tables
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"), prepend=os.pathsep)  # Spark's processes start elsewhere
     import penstock
 
     with Broker() as broker:
@@ -101,6 +103,7 @@ def test_the_how_to_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Their commands and their Python, page by page, against one broker whose folder is /data/store."""
     pytest.importorskip("pyspark")
     monkeypatch.chdir(tmp_path)  # where Spark keeps its tables
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"), prepend=os.pathsep)  # Spark's processes start elsewhere
     with Broker(tmp_path / "store") as broker:
         fill(broker.registry)
         places = {"127.0.0.1:9876": broker.registry, "/data/": f"{tmp_path}/"}

@@ -330,17 +330,16 @@ class Server:
         process = self._process
         front = BrokerFront(broker, self._rights)
         self.add_front(front)
+        stack.callback(front.leave)
         if config.advertise:
             self.addresses["remoting"] = f"{host_in(config.advertise)}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
         if self._broker_config is not None and self._broker_config.remoting_port > 2 and config.vip_port:
             await _listen_vip(net, config, self._rights.on, front, opened)
         registration = Registration(
-            broker,
-            self.addresses["remoting"],
-            _nsq_address(self.addresses, config),
+            broker, self.addresses["remoting"], _nsq_address(self.addresses, config),
             _advertised(self.addresses.get("ha", ""), config),
-        )
+        )  # fmt: skip
         await self._start_ha(net, stack, broker, registration)
         if process.name_server is not None:
             neighbour = RouteNeighbour(registration, process.name_server)

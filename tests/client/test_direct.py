@@ -10,12 +10,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock import Message, Producer
+from penstock import Admin, Message, Producer
 from penstock.client import direct
 from penstock.client.direct import DirectSends
 from penstock.client.line import Line
 from penstock.client.results import SendReceipt, SendStatus
+from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, Closed, ConnectionLost, NoRoute, PenstockError, TimedOut
+from polling import eventually
 
 Fresh = Callable[[str], str]
 
@@ -204,6 +206,33 @@ def test_a_lost_answer_is_a_try(registry: str, fresh: Fresh, monkeypatch: pytest
         else:
             with pytest.raises(ConnectionLost):
                 producer.send(Message(topic, b""))
+
+
+def test_a_send_that_failed_at_one_broker_is_tried_at_another(
+    own_cluster, second_broker, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    """The loop took the next queue in turn, which mostly is one of the broker where the line had just broken."""
+    with Admin(own_cluster.registry) as admin:
+        eventually(lambda: len(admin.brokers()) == 2)
+        admin.create_topic("T", 8)
+    with Producer(own_cluster.registry, retries=1) as producer:
+        queues = producer.queues("T")
+        assert len({queue.broker for queue in queues}) == 2
+        chosen = []
+        choose = producer._inner.attempts.choose_now
+
+        def noted(*words: object) -> MessageQueue | None:
+            chosen.append(choose(*words))  # type: ignore[arg-type]
+            return chosen[-1]
+
+        def lost(*words: object) -> None:
+            raise ConnectionLost("the answer is lost")
+
+        monkeypatch.setattr(producer._inner.attempts, "choose_now", noted)
+        monkeypatch.setattr(Line, "hear", lost)
+        tried_at = [producer.send(Message("T", b"")).queue.broker for _ in queues]
+    assert len(chosen) == len(tried_at)
+    assert all(first and first.broker != then for first, then in zip(chosen, tried_at, strict=True))
 
 
 def test_a_broker_that_does_not_answer(own_cluster) -> None:  # type: ignore[no-untyped-def]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.routes import MessageQueue, parse_route, split_address, split_addresses
+from penstock.client.routes import MessageQueue, QueueData, Route, parse_route, split_address, split_addresses
 from penstock.errors import WireError
 
 BODY = (
@@ -39,6 +39,18 @@ def test_permissions(perm: int, publish: int, subscribe: int) -> None:
     )
     route = parse_route("T", body)
     assert (len(route.publish_queues()), len(route.subscribe_queues())) == (publish, subscribe)
+
+
+@pytest.mark.parametrize(
+    ("perm", "address", "read_only"),
+    [(4, "h:1", True), (0, "h:1", True), (6, "h:1", False), (2, "h:1", False), (4, "", False)],
+)
+def test_a_topic_that_nobody_may_write_to(perm: int, address: str, read_only: bool) -> None:
+    """A broker that is away may have other permissions when it is back."""
+    brokers = {"broker-a": {0: "h:1"}, "broker-b": {0: address} if address else {1: "h:2"}}
+    queues = (QueueData("broker-a", 2, 2, 4), QueueData("broker-b", 2, 2, perm))
+    assert Route("T", brokers, queues).is_read_only is read_only
+    assert not Route("T", brokers, ()).is_read_only
 
 
 @pytest.mark.parametrize("told", [b'""', b'"x:y"', b'"a b:1"', b'"x:99999"', b"null", b"5", b"[]"])

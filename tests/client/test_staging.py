@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock import Admin
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.staging import PlannedAnew, Sealed, SinkRun, StageClient, StagedLost, Stager
 from penstock.errors import BrokerRefused, ClientError, NoRoute, TimedOut
 from penstock.testing import Broker
-from penstock.wire.codes import RequestCode
+from penstock.wire.codes import PERM_READ, PERM_WRITE, RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
 from penstock.wire.remoting import RemotingCommand
 from polling import eventually
@@ -367,6 +368,26 @@ def wait_for(client: StageClient, count: int) -> None:
         return False
 
     eventually(known, say=f"the registry does not know {count} brokers")
+
+
+def test_a_topic_that_is_read_only_is_not_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark job waited for it as for a broker that is away, `sendTimeoutMs` in each of four tries of a task."""
+    with Admin(broker.registry) as admin, StageClient(broker.registry, patience_s=0.5) as client:
+        admin.create_topic("T", 2)
+        assert len(client.queues_to_write("T")) == 2
+        admin.create_topic("T", perm=PERM_READ)
+        client._directory.routes.clear()
+        paused: list[float] = []
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.client.staging.time.sleep", paused.append)
+            with pytest.raises(NoRoute, match="'T': it is read-only"):
+                client.queues_to_write("T")
+            assert len(paused) <= 1  # what was known may be old: it is asked once more
+            with pytest.raises(NoRoute, match="are away: broker-a"):  # one that was written to before is waited for
+                client.queues_to_write("T", ["broker-a"])
+            assert len(paused) > 1
+        admin.create_topic("T", perm=PERM_READ | PERM_WRITE)
+        assert len(client.queues_to_write("T")) == 2  # though it is known as read-only
 
 
 def test_where_keys_go_outlives_a_broker_that_is_away(

@@ -8,6 +8,7 @@ at once or later                    `put`: by way of a schedule topic when a pro
 from __future__ import annotations
 
 from collections.abc import Sized
+from itertools import repeat
 from typing import NamedTuple, NoReturn
 
 from penstock import msgid
@@ -265,7 +266,7 @@ class Sending:
         self._demand_copies(topic)
         draft = self._draft
         fill(draft, topic.queues[queue_id], self.store_host, self.time.now_ms, UNMARKED, indexed=False)
-        batch = record.encode_batch([record.BatchItem(body) for body in bodies])
+        batch = record.encode_batch(zip(bodies, repeat(b""), repeat(0), strict=False))  # there may be a million
         answer = self.store.append_batch_bytes(draft, batch)
         if answer < 0:
             code, text = APPEND_REFUSALS[-answer]

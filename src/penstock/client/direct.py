@@ -52,6 +52,14 @@ class DirectSends:
         to = None if route is None else self._attempts.choose_now(sent.messages[0], queue, selector)
         if route is None or to is None:
             return None
+        receipt = self._try(sent, route, to, deadline, any_queue=queue is None)
+        if receipt is None:
+            sent.failed_at(to.broker)
+        return receipt
+
+    def _try(
+        self, sent: Outgoing, route: Route, to: MessageQueue, deadline: float, *, any_queue: bool
+    ) -> SendReceipt | None:
         try:
             if route.nsq:
                 return self._publish(sent, to, route.nsq.get(to.broker), deadline)
@@ -64,9 +72,9 @@ class DirectSends:
                 return None
             answer = self._call(line, sent, lambda left_s: line.call(request, left_s), deadline)
             self._give_back(self._lines, address, line)
-            receipt = read_receipt(answer, to, sent.keys)
+            return read_receipt(answer, to, sent.keys)
         except BrokerRefused as error:
-            if is_tried_again(error, any_queue=queue is None):
+            if is_tried_again(error, any_queue=any_queue):
                 return None
             raise
         except (ConnectionLost, WireError) as error:
@@ -74,7 +82,6 @@ class DirectSends:
                 raise
             log.info("send to %s: %s", to, error)
             return None
-        return receipt
 
     def send_oneway(self, sent: Outgoing, queue: MessageQueue | None, selector: Selector | None) -> bool:
         """Write a request that is not answered. False: no broker can have read it, the loop must try. TimedOut."""

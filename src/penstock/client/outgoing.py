@@ -31,6 +31,11 @@ class Outgoing:
         self._compress_over = compress_over
         self._body: bytes | None = None
         self.unsure = 0  # tries after which it may be stored
+        self.avoid: str | None = None  # the broker where the last try failed
+
+    def failed_at(self, broker: str) -> None:
+        """A try has failed: the next one goes to another broker, where there is one and any will do."""
+        self.avoid = broker
 
     def lost(self) -> None:
         """A try ended without an answer: whether it is stored is unknown."""

@@ -99,6 +99,11 @@ class Route:
             for queue_id in range(data.write_count)
         ]
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the topic has queues, all its brokers are there, and no queue may be written to."""
+        return bool(self.queues) and not any(q.perm & PERM_WRITE or not self.address(q.broker) for q in self.queues)
+
     def subscribe_queues(self) -> list[MessageQueue]:
         """Where messages may be read, sorted."""
         return [

@@ -24,7 +24,7 @@ from zlib import crc32
 from penstock.client.conversation import checked
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
-from penstock.client.routes import BROKER_PORT, MessageQueue
+from penstock.client.routes import BROKER_PORT, MessageQueue, Route
 from penstock.client.sending import QUEUES_PER_NEW_TOPIC, add_sequence, send_header
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.security import Security
@@ -155,31 +155,35 @@ class StageClient(LogReader):
 
         def ask() -> list[MessageQueue]:
             nonlocal fresh
-            found, fresh = self._queues_now(topic, fresh), True
+            route, asked, fresh = self._route_to_write(topic, fresh), fresh, True
+            found = route.publish_queues()
             away = before - {queue.broker for queue in found}
+            if asked and route.is_read_only and not before:  # one that this sink has written to is closed for a while
+                return []
             if away or not found:
                 raise NoRoute(
                     f"brokers of topic {topic!r} are away: {', '.join(sorted(away))}"
                     if away
-                    else f"no broker takes messages for topic {topic!r}: is it read-only?"
+                    else f"no broker takes messages for topic {topic!r}"
                 )
             return found
 
         try:
-            return self.patiently(ask)
+            found = self.patiently(ask)
         except NoRoute as error:
-            found = self._queues_now(topic, True)
+            found = self._route_to_write(topic, True).publish_queues()
             if not found:
                 raise
             log.warning("going on without it, keys change their queues: %s", error)
-            return found
+        if not found:
+            raise NoRoute(f"no broker takes messages for topic {topic!r}: it is read-only")
+        return found
 
-    def _queues_now(self, topic: str, fresh: bool) -> list[MessageQueue]:
+    def _route_to_write(self, topic: str, fresh: bool) -> Route:
         try:
-            route = self._route(topic, fresh=fresh)
+            return self._route(topic, fresh=fresh)
         except NoRoute:
-            route = self._route(DEFAULT_TOPIC, fresh=fresh).as_template_for(topic, QUEUES_PER_NEW_TOPIC)
-        return route.publish_queues()
+            return self._route(DEFAULT_TOPIC, fresh=fresh).as_template_for(topic, QUEUES_PER_NEW_TOPIC)
 
     def address(self, broker: str, *, fresh: bool = False) -> tuple[str, int]:
         """Where a broker listens. NoRoute while it is away."""

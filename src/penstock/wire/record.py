@@ -316,8 +316,8 @@ class BatchItem(NamedTuple):
     flag: int = 0
 
 
-def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """The body of a batch send: each message as size, magic 0, CRC 0, flag, body, properties."""
+def encode_batch(items: Iterable[tuple[bytes, bytes, int]]) -> bytes:
+    """The body of a batch send: each message as size, magic 0, CRC 0, flag, body, properties. Of many, `items` is no list."""
     parts: list[bytes] = []
     for body, properties, flag in items:
         parts += (

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from fronts.frontside import RemotingSide
+from fronts.raw_peer import RawPeer
 from penstock.broker.clients import SHARE_AGAIN_MS
 from penstock.disk.job import run_now
 from penstock.errors import StoreError
 from penstock.fronts.remoting.front import BrokerFront
+from penstock.testing import Broker
+from penstock.wire.codes import LanguageCode, ResponseCode
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand, encode
+from polling import eventually
 
 PULL = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32", "sysFlag": "6",
         "commitOffset": "0", "suspendTimeoutMillis": "5000", "subscription": "*", "subVersion": "0"}  # fmt: skip
@@ -42,6 +48,30 @@ def test_a_held_pull_ends_with_its_time_or_its_connection(tmp_path: Path) -> Non
     (answer,) = side.answers(one, 1)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
     side.close()
+
+
+def test_the_held_pulls_of_java_clients_are_refused_before_the_broker_ends(tmp_path: Path) -> None:
+    """RocketMQ's Java client waits 30 s for the answer to a pull whose connection was closed: each restart of a broker, and each
+    `ha switch`, let its consumers stand still so long. Others hear of a closed connection by itself.
+    """
+    with Broker(tmp_path) as broker, RawPeer(broker.remoting) as java, RawPeer(broker.remoting) as other:
+        java.send("T", b"0")
+        for peer, language in ((java, LanguageCode.JAVA), (other, LanguageCode.GO)):
+            about = heartbeat(f"{language}", "G").body
+            assert peer.ask(34, body=about, language=language).code == 0
+            peer.write(encode(RemotingCommand(11, dict(PULL), opaque=77, language=language)))
+        eventually(lambda: broker.call(lambda server: server.broker.held_pulls.count) == 2)
+        broker.stop()
+        told = {answer.opaque: answer for answer in said(java)}
+        assert (told[77].code, told[77].remark) == (ResponseCode.SYSTEM_BUSY, "the broker ends: ask again")
+        assert 77 not in {answer.opaque for answer in said(other)}
+
+
+def said(peer: RawPeer) -> Iterator[RemotingCommand]:
+    """All until the connection is closed."""
+    with suppress(EOFError):
+        while True:
+            yield peer.read()
 
 
 def test_at_level_disk_answers_wait_for_the_flush(tmp_path: Path) -> None:

@@ -192,6 +192,13 @@ def test_queues_that_are_away_keep_their_position_and_new_ones_begin_at_their_ol
     assert FROM not in planning.advance(end, ONE.known, {A0: 21, A1: 6})
 
 
+def test_a_broker_is_away_whose_topic_others_have() -> None:
+    """A topic that no broker has may be deleted, or is not read any more; a queue less is no broker less."""
+    b0, elsewhere = MessageQueue("t", "b", 0), MessageQueue("gone", "c", 0)
+    assert planning.away({A0: 1, A1: 1, b0: 1, elsewhere: 1}, {A0}) == {"b": ["t"]}
+    assert planning.away({A0: 1}, {A0, b0}) == {}
+
+
 def test_a_range_that_goes_back_is_data_loss() -> None:
     start, end = planning.to_json({A0: 9, A1: 0}), planning.to_json({A0: 3, A1: 2})
     with pytest.raises(DataLoss):

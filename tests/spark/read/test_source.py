@@ -32,7 +32,7 @@ from penstock.spark.read.localfiles import Segments
 from penstock.spark.read.planning import DataLoss, Range
 from penstock.spark.read.source import FilteringReader, RangePartition, Source
 
-A0, A1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
 TWO = StructType([StructField("tags", StringType()), StructField("offset", LongType())])
 
 
@@ -428,6 +428,21 @@ def test_a_stream_plans_from_offset_to_offset(log: Log) -> None:
     assert made.latestOffset(end, made.getDefaultReadLimit()) is end
     log.put(A1, 1)
     assert made.latestOffset(end, ReadAllAvailable()) == {"t": {"a": {"0": 10, "1": 5}}}
+
+
+def test_a_broker_that_was_read_before_and_is_away_is_named_once(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    """A run with availableNow ended without its messages, and without a word."""
+    made = stream()
+    for _ in range(3):
+        end = made.latestOffset(planning.to_json({A0: 0, B0: 5, MessageQueue("other", "c", 0): 1}), ReadAllAvailable())
+        assert planning.from_json(end)[B0] == 5
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["broker b is away: what it holds of t is read when it is back"]
+    log.put(B0, 6)
+    made.latestOffset(end, ReadAllAvailable())
+    del log.records[B0]
+    made.latestOffset(end, ReadAllAvailable())
+    assert len(caplog.records) == 2
 
 
 def test_the_same_two_offsets_are_the_same_partitions(log: Log) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_a_topic_that_nobody_can_write_to_is_refused_before_the_job(option: str)
 def test_rows_that_cannot_be_written(columns: dict[str, str], options: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         check(rows(**columns), parse(options))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "remedy"),
+    [
+        ("value", "decimal(5,2)", "cast it to string"),
+        ("value", "struct<a:int>", r"take to_json\(value\)"),
+        ("deliverAt", "date", "cast it to timestamp_ltz"),
+        ("partition", "string", "cast it to int"),
+    ],
+)
+def test_what_is_told_to_do_about_a_type_can_be_done(column: str, kind: str, remedy: str) -> None:
+    """Spark casts neither decimals nor structs to binary."""
+    with pytest.raises(ConfigError) as error:
+        check(rows(**{"value": "string", column: kind}), parse({"topic": "t"}))
+    assert re.fullmatch(remedy, error.value.hint)
 
 
 def test_rows_that_can() -> None:

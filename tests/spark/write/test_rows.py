@@ -200,6 +200,16 @@ def test_delays() -> None:
             },
             "row 0 of this partition: a header has no key",
         ),
+        (
+            {
+                "value": pa.array([b"x"]),
+                "headers": pa.array(
+                    [[{"key": "id", "value": b"\xff"}]],
+                    pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+                ),
+            },
+            "row 0 of this partition: header id is not UTF-8 text",
+        ),
         ({"value": pa.array([b"x" * (4 << 20) + b"y"])}, "more than 4194304 bytes"),
         ({"value": pa.array([b"x"]), "tags": pa.array(["t" * 40_000])}, "bytes of properties"),
     ],

@@ -182,7 +182,7 @@ class Attempts:
             self._templates.pop(message.topic, None)
             await self._refresh(message.topic, deadline)
             return await self._send_once(sent, deadline, queue, selector)
-        avoid: str | None = None
+        avoid = sent.avoid
         attempt, unsure = 0, sent.unsure
         forbidden: set[str] = set()  # brokers where nobody may write to the topic
         while True:

@@ -29,7 +29,7 @@ from penstock.fronts.requests import Requests
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire import remoting
 from penstock.wire.acl import ACCESS_KEY, Proof
-from penstock.wire.codes import RequestCode, ResponseCode
+from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode
 from penstock.wire.slots import NAMES
 from penstock.words import FLUSH_MS_MAX
 
@@ -286,6 +286,15 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         if not self.closed and self.puller.resume(self, waiter, expired, self.behind):
             self.wake()
 
+    def dismiss(self, hold: Waiter) -> None:
+        """Refuse a held pull: the connection is closed next."""
+        assert isinstance(hold, Hold)
+        if not self.closed:
+            self.answer_to(hold.opaque, hold.kind)
+            self.oneway = False
+            self.refuse(ResponseCode.SYSTEM_BUSY, "the broker ends: ask again")
+            self.wake()
+
 
 class BrokerFront(Front):
     """All RocketMQ sessions of one broker."""
@@ -325,6 +334,17 @@ class BrokerFront(Front):
             session.forget_rights()
         for waiter in self._held.due(self.broker.mono_ms + 2 * words.HOLD_MS_MAX):
             waiter.owner.resume(waiter, True)  # who still may asks again
+
+    def leave(self) -> None:
+        """The broker ends, and its connections are closed next. RocketMQ's Java client waits 30 s for a pull whose connection the
+        broker has closed; for one that is refused, 3 s.
+        """
+        members = (member for group in self.broker.clients.consumers.values() for member in group.members.values())
+        java: set[object] = {member.peer for member in members if member.language == LanguageCode.JAVA.name}
+        for waiter in self._held.due(self.broker.mono_ms + 2 * words.HOLD_MS_MAX):
+            owner = waiter.owner
+            if owner in java and isinstance(owner, BrokerSession):
+                owner.dismiss(waiter)
 
     def lost(self, session: BrokerSession) -> None:
         broker = self.broker

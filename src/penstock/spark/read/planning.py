@@ -322,6 +322,18 @@ def advance(
     return {**to_json(end), **({FROM: to_json(begin)} if begin or first is not None else {})}
 
 
+def away(at: Offsets, known: Iterable[MessageQueue]) -> dict[str, list[str]]:
+    """Brokers whose queues were read before and are not there now, though others have the topic: each with the topics."""
+    there = {(queue.topic, queue.broker) for queue in known}
+    topics = {topic for topic, _ in there}
+    gone = {(queue.broker, queue.topic) for queue in at if (queue.topic, queue.broker) not in there}
+    found: dict[str, list[str]] = {}
+    for broker, topic in sorted(gone):
+        if topic in topics:
+            found.setdefault(broker, []).append(topic)
+    return found
+
+
 def after_gaps(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
     """The oldest offsets of queues that have lost what comes next."""
     return {queue: oldest for queue, (oldest, _) in known.items() if start.get(queue, oldest) < oldest}

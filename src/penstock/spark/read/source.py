@@ -451,6 +451,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.begin: Offsets | None = None  # of a new query
         self.latest: Json | None = None
         self.shown: Offsets = {}  # what the group was last told
+        self.away: frozenset[str] = frozenset()  # brokers that are said to be away
         self.batch_ms = 0  # monotonic time of the last batch
 
     def initialOffset(self) -> Json:
@@ -477,6 +478,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = None if start else self._begin()
         at = at if first is None else first
         known = self._known(at)
+        self._say_away(planning.away(at, known))
         after = self._behind_losses(at, known)
         reached = {**at, **after}
         self.latest = planning.to_json({queue: max(end, reached.get(queue, 0)) for queue, (_, end) in known.items()})
@@ -532,6 +534,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _seen(self) -> dict[MessageQueue, tuple[int, int]]:
         cluster = connection(self.options)
         return planning.bounds(cluster, planning.find_queues(cluster, self.options))
+
+    def _say_away(self, away: Mapping[str, list[str]]) -> None:
+        """Once, until others are away: a run that ends without what they hold would look like one that has read everything."""
+        for broker in sorted(away.keys() - self.away):
+            log.warning(
+                "broker %s is away: what it holds of %s is read when it is back", broker, ", ".join(away[broker])
+            )
+        self.away = frozenset(away)
 
     def _behind_losses(self, at: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
         """Where queues go on that have lost what comes next, or end before what was read already. `DataLoss`."""

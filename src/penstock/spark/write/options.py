@@ -88,7 +88,7 @@ SINK_COLUMNS = (
     SinkColumn("topic", ("string",), "where the row goes; required without the option `topic`"),
     SinkColumn("partition", ("int", "bigint", "smallint"),
                "the queue id; with several brokers queues are numbered through, broker by broker in the order of names"),
-    SinkColumn("headers", ("array<struct<key:string,value:binary>>",), "more properties"),
+    SinkColumn("headers", ("array<struct<key:string,value:binary>>",), "more properties; values are UTF-8 text"),
     SinkColumn("tags", ("string",), "the tag"),
     SinkColumn("keys", ("array<string>",), "the keys one by one; wins over `key`"),
     SinkColumn("properties", ("map<string,string>",),
@@ -172,7 +172,7 @@ def check(wanted: StructType, found: SinkOptions) -> None:
         if kind not in column.types:
             raise ConfigError(
                 f"column {field.name} is {kind}; the sink takes {' or '.join(column.types)}",
-                f"cast it to {'timestamp_ltz' if column.types[0] == 'timestamp' else column.types[0]}",
+                _remedy(field.name, kind, column.types),
             )
     late = [name for name in ("delayMs", "deliverAt") if name in names]
     if late and found.commit_mode == "none":
@@ -183,6 +183,15 @@ def check(wanted: StructType, found: SinkOptions) -> None:
         raise ConfigError("no column value", "name the body of the message: select(col(...).alias('value'))")
     if "topic" not in names and not (found.topic or found.path):
         raise ConfigError("no topic given", 'set the option topic, call save("topic"), or add a column topic')
+
+
+def _remedy(name: str, kind: str, types: tuple[str, ...]) -> str:
+    """What makes such a column one that the sink takes."""
+    if "string" in types:  # of numbers Spark makes big-endian bytes, and of most other types none
+        return (
+            f"take to_json({name})" if kind.startswith(("struct", "array", "map", "variant")) else "cast it to string"
+        )
+    return f"cast it to {'timestamp_ltz' if types[0] == 'timestamp' else types[0]}"
 
 
 def columns_table() -> str:

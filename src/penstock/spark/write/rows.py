@@ -195,7 +195,7 @@ class RowEncoder:
         for n, (pairs, headers) in enumerate(zip(maps, lists, strict=True)):
             named = dict(pairs or ())
             try:
-                named |= {_key_of(h): (h["value"] or b"").decode() for h in headers or () if h is not None}
+                named |= dict(_header(h) for h in headers or () if h is not None)
                 wanted = {k: v for k, v in named.items() if v and k not in _DROPPED}
                 found.append(format_properties(wanted).encode())
             except (ValueError, TypeError) as error:
@@ -333,11 +333,16 @@ def _joined(keys: pa.Array) -> pa.Array:
     return pa.array(rows, pa.string())
 
 
-def _key_of(header: Mapping[str, object]) -> str:
-    key = header["key"]
+def _header(header: Mapping[str, object]) -> tuple[str, str]:
+    key, value = header["key"], header["value"]
     if not isinstance(key, str):
         raise ValueError("a header has no key")
-    return key
+    try:
+        return key, value.decode() if isinstance(value, bytes) else ""
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"header {key} is not UTF-8 text, as a message's properties are: encode it, base64(…)"
+        ) from None
 
 
 def _short(column: pa.Array) -> pa.Array:
