@@ -225,6 +225,7 @@ def makes(broker: dict[str, Any], topic: str) -> bool:
     try:
         urllib.request.urlopen(request, timeout=30).close()
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code != 503:
             raise
         return False

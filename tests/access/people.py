@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from penstock.access.rights import LOOK_MS, REST_MS, Rights
@@ -23,6 +24,11 @@ def write(path: Path, *users: User) -> Path:
 def rights_of(folder: Path, *users: User, limit: int = 0) -> Rights:
     folder.mkdir(exist_ok=True)
     return Rights(write(folder / "users.toml", *users), limit)
+
+
+def touched(path: Path) -> None:
+    """Let the file have been changed a moment later: a file system may give two changes within some milliseconds one time."""
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 10_000_000))
 
 
 def looked(rights: Rights, mono_ms: int = LOOK_MS) -> None:

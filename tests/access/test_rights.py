@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from access.people import SECRET, looked, rights_of, user, write
+from access.people import SECRET, looked, rights_of, touched, user, write
 from penstock.access.needs import ADMIN, USER, publish
 from penstock.access.rights import LARGE_BYTES, LOOK_MS, REST_MS, TRUSTED, Rights, Stamp, read_rights, users_file
 from penstock.access.users import User, read_right, token_digest
@@ -222,6 +222,7 @@ def test_a_file_that_is_half_written_gives_nobody_more(tmp_path: Path) -> None:
     pieces = whole[: whole.index("addresses")], "", whole.replace("10.0.0.1", "10.0.0.2")
     for moment, text in enumerate(pieces):
         path.write_text(text)
+        touched(path)
         assert rights.tick(LOOK_MS + moment * REST_MS) == LOOK_MS + (moment + 1) * REST_MS
         assert rights.of_password("u", SECRET + "u", HERE) is None
         assert rights.of_password("u", SECRET + "u", "10.0.0.1:7") is not None
@@ -236,6 +237,7 @@ def test_a_file_that_others_could_read_is_taken_when_they_cannot(tmp_path: Path)
     looked(rights)
     assert list(rights.users) == ["u"]
     path.chmod(0o600)
+    touched(path)
     looked(rights, 3 * LOOK_MS)
     assert list(rights.users) == ["v"]
 

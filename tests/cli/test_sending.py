@@ -181,7 +181,7 @@ def test_a_failing_or_interrupted_import_says_up_to_where_all_is_sent(
         add(sender, message, queue, line)
 
     monkeypatch.setattr(Sender, "add", pressed)
-    assert "4 sent of what stands up to line 4: " in run("import", str(file), "--batch", "4", status=1)
+    assert "4 sent of what stands up to line 4: " in run("import", str(file), "--batch", "4", status=130)
 
 
 class Recorder:

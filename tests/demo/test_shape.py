@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -25,6 +25,21 @@ from penstock.demo.shape import Field, Plan, choose, convert, fields_of, read_nu
 )
 def test_moments(value: object, name: str, expected: datetime | None) -> None:
     assert read_time(value, name) == expected
+
+
+@pytest.mark.parametrize("text", ["Jan  5 10:20:30", "Dec 31 23:59:59", "Feb 29 12:00:00"])
+def test_a_time_without_a_year_is_the_last_one(text: str) -> None:
+    found = read_time(text, "time")
+    assert found is not None
+    assert found.strftime("%b %e %H:%M:%S") == text
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert found <= tomorrow
+    assert tomorrow - found < timedelta(days=366 if "29" not in text else 8 * 366)
+
+
+@pytest.mark.parametrize("text", ["Feb 30 12:00:00", "Foo 12 12:00:00", "Jan 12 25:00:00"])
+def test_what_looks_like_a_time_without_a_year(text: str) -> None:
+    assert read_time(text, "time") is None
 
 
 @pytest.mark.parametrize(

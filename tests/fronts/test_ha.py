@@ -588,8 +588,9 @@ def test_what_has_no_copies_is_refused_at_level_pair(tmp_path: Path) -> None:
                 return "stored"
 
             assert why in broker.call(publish)
-            with pytest.raises(urllib.error.HTTPError):
+            with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(f"http://{broker.http}/pub?topic={name.decode()}", b"x", timeout=30)
+            refused.value.close()
         with penstock.Admin(broker.registry) as admin:
             admin.create_topic("plain", level="os")
             admin.create_topic("safe", level="pair-disk")

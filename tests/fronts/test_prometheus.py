@@ -137,7 +137,8 @@ def test_a_registry_has_metrics_too(tmp_path: Path) -> None:
                 with urllib.request.urlopen(request) as answer:
                     text = answer.read().decode()
             except urllib.error.HTTPError as error:
-                return error.code
+                with error:
+                    return error.code
             assert "\npenstock_lookup_producers " in text
             return 200
 

@@ -40,6 +40,23 @@ def _encode_all() -> None:
 def _run(module: str, command: str) -> None:
     _open_all()
     _encode_all()
+    try:
+        _begin(module, command)
+    finally:
+        _drop_unwritten()
+
+
+def _drop_unwritten() -> None:
+    """What cannot be written was told, or nobody reads it: since Python 3.14 the interpreter would try again, and exit with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError) and not getattr(error.__context__, "code", 0):
+            sys.exit(f"penstock: {error}")
+
+
+def _begin(module: str, command: str) -> None:
     gc.disable()  # nothing of what is imported is garbage, and the collector would look at all of it again and again
     try:
         found = getattr(import_module(module), command)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 Kind = Literal["number", "time", "text"]
 Event = dict[str, Any]
 
 _FORMATS = ("%d/%b/%Y:%H:%M:%S %z", "%Y/%m/%d %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M",
-            "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%b %d %H:%M:%S")  # fmt: skip
+            "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y")  # fmt: skip
+_WITHOUT_YEAR = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d")  # a system log's
 _TIME_NAMES = re.compile(
     r"(?i)(^|_)(time|timestamp|ts|date|datetime|epoch|at|when|created|updated)($|_)|timestamp$|[a-z]At$"
 )
@@ -71,8 +73,21 @@ def read_time(value: object, name: str = "") -> datetime | None:
             except ValueError:
                 continue
         else:
-            return None
+            return _latest(text)
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _latest(text: str) -> datetime | None:
+    """The last moment that a time without a year can mean."""
+    if not _WITHOUT_YEAR.fullmatch(text):
+        return None
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    for year in range(tomorrow.year, tomorrow.year - 9, -1):  # so far apart may two days of 29 February be
+        with suppress(ValueError):
+            moment = datetime.strptime(f"{year} {text}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
+            if moment <= tomorrow:
+                return moment
+    return None
 
 
 def read_number(value: object) -> float | None:

@@ -213,8 +213,8 @@ def test_http_says_that_it_is_not_replicated(tmp_path: Path) -> None:
         for path in ("pub?topic=safe", "mpub?topic=safer", "pub?topic=safe&defer=1"):
             with pytest.raises(urllib.error.HTTPError) as caught:
                 urllib.request.urlopen(f"http://{master.http}/{path}", b"x", timeout=30)
-            assert caught.value.code == 503
-            assert json.loads(caught.value.read())["message"] == "STORED_NOT_REPLICATED"
+            with caught.value as refused:
+                assert (refused.code, json.loads(refused.read())["message"]) == (503, "STORED_NOT_REPLICATED")
         slave = Slave(master)
         slave.be_in_sync()
         with ThreadPoolExecutor(1) as pool:

@@ -12,7 +12,7 @@ cdef class Acknowledged:
     cpdef begin(self, object loop)
     cpdef add(self, Handed handed)
     @cython.locals(taken=list)
-    cpdef _settle(self)
+    cpdef settle(self)
 
 
 @cython.final

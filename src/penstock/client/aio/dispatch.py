@@ -42,9 +42,10 @@ class Acknowledged:
         if not self._told:
             self._told = True
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._settle)
+            self._loop.call_soon_threadsafe(self.settle)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Tell of all that has been acknowledged; in the loop."""
         self._told = False  # before the list is read: what is added from here on tells again
         taken = self._row[:]
         del self._row[: len(taken)]
@@ -169,7 +170,9 @@ class Dispatcher:
         """
         self.acknowledged.begin(asyncio.get_running_loop())
         row = self._hold(Handed, [hand] * len(messages), list(messages))
-        return await self.listeners.run(partial(self._run_in_order, row, until_s))
+        done = await self.listeners.run(partial(self._run_in_order, row, until_s))
+        self.acknowledged.settle()  # since Python 3.14 the loop may know of a thread's end before it knows of what it acknowledged
+        return done
 
     def _run_in_order(self, row: list[Handed], until_s: float) -> tuple[int, Outcome]:
         began_s = time.monotonic()
