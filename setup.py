@@ -38,7 +38,7 @@ def extensions() -> list[Extension]:
     from Cython.Build import cythonize
 
     lines = os.environ.get("PENSTOCK_BUILD") == "lines"
-    # Many a Python asks for debug information of all it builds, which here is six times the code, and a quarter of the time.
+    # Many a Python asks for debug information of all it builds, which here is five times the code, and a quarter of the time.
     debugging = ["-g"] if lines else [] if "CFLAGS" in os.environ else ["-g0"]
     folder = "build/cython-lines" if lines else "build/cython"
     forget_stale(Path(folder))

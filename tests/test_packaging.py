@@ -95,7 +95,7 @@ def test_the_sdist_has_all_that_a_compiled_build_needs(unpacked: Path) -> None:
         path.touch()
         time = (unpacked / "src" / "penstock" / "words.pxd").stat().st_mtime + age
         os.utime(path, (time, time))
-    assert flags() == ["-g0"]  # debug information, which many a Python asks for, is six times the code
+    assert flags() == ["-g0"]  # debug information, which many a Python asks for, is five times the code
     assert [path.exists() for path in (stale, fresh)] == [False, True]  # Cython would take the stale one for current
     assert flags(PENSTOCK_BUILD="lines") == ["-g"]
     assert flags(CFLAGS="-g -O1") == ["-Wno-unused-function"]  # who says what they want gets it
