@@ -47,7 +47,7 @@ def _run(module: str, command: str) -> None:
 
 
 def _drop_unwritten() -> None:
-    """What cannot be written was told, or nobody reads it: since Python 3.14 the interpreter would try again, and exit with 120."""
+    """What cannot be written is told, or nobody reads it: since Python 3.14 the interpreter would try again and exit with 120."""
     try:
         sys.stdout.flush()
     except OSError as error:

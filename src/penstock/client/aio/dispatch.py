@@ -171,7 +171,7 @@ class Dispatcher:
         self.acknowledged.begin(asyncio.get_running_loop())
         row = self._hold(Handed, [hand] * len(messages), list(messages))
         done = await self.listeners.run(partial(self._run_in_order, row, until_s))
-        self.acknowledged.settle()  # since Python 3.14 the loop may know of a thread's end before it knows of what it acknowledged
+        self.acknowledged.settle()  # since Python 3.14 the loop may know of a thread's end before it knows of what that has done
         return done
 
     def _run_in_order(self, row: list[Handed], until_s: float) -> tuple[int, Outcome]:
