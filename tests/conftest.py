@@ -5,6 +5,7 @@ What a search finds becomes a test by name beside it, so that it is tried from t
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -13,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from certificates import Authority, Certificate
 
 FUZZ = os.environ.get("PENSTOCK_FUZZ") == "1"
 TIMES = 20
+
+END_S = 120  # for the interpreter to end in, behind the last test
 
 settings.register_profile("fixed", derandomize=True, database=None, print_blob=True, deadline=None)
 settings.register_profile("fuzz", derandomize=False, database=None, print_blob=True, deadline=None)
@@ -141,6 +145,17 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """What a test left running must not hold up the end for ever: it is shown where all threads stand, and the process ends."""
+    faulthandler.dump_traceback_later(END_S, exit=True, file=sys.__stderr__)
+
+
+def pytest_unconfigure() -> None:
+    """All that was said is there to read, whatever happens to this process now."""
+    sys.stdout.flush()
+
+
 def pytest_itemcollected(item: Any) -> None:
     """Give a test that searches twenty times its examples."""
     if not FUZZ:
@@ -176,6 +191,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Garbage:
     """What a module's tests have left in cycles, brokers with all their files and maps, goes with the module, and what it says of
     itself then is said by its last test. The collector by itself comes late where so much is alive: 10,000 open files were.
+    A broker that runs on would meet the clocks and system calls that later tests replace: one could not be stopped at the end.
     """
 
     @staticmethod
@@ -189,6 +205,9 @@ class Garbage:
         yield
         if nextitem is None or nextitem.path != item.path:
             gc.collect()
+            assert "penstock-broker" not in [thread.name for thread in threading.enumerate()], (
+                "a broker outlives this module"
+            )
 
 
 class Attempts:

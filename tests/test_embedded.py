@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,6 +70,14 @@ def test_the_own_folder_goes_also_when_the_start_fails() -> None:
     assert not broker.folder.exists()
     with broker:
         assert broker.folder.exists()
+
+
+def test_a_start_that_fails_leaves_no_thread() -> None:
+    """Who tries again and again had two more each time."""
+    before = set(threading.enumerate())
+    with ThreadedBroker() as other, pytest.raises(ConfigError, match="cannot listen"):
+        ThreadedBroker(nsq_port=int(other.nsq.rpartition(":")[2])).start()
+    assert set(threading.enumerate()) <= before
 
 
 def test_one_that_runs_is_not_started_twice() -> None:

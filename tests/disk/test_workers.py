@@ -66,6 +66,23 @@ def test_what_a_job_raised_is_told() -> None:
     loop.workers.close()
 
 
+def test_the_end_of_a_job_is_told_when_there_is_memory_again() -> None:
+    """It was told never: what waited for a flush waited for ever, and so did the stop."""
+    told: queue.Queue[Callable[[], None]] = queue.Queue()
+    refused = [MemoryError(), MemoryError()]
+
+    def tell(what: Callable[[], None]) -> None:
+        if refused:
+            raise refused.pop()
+        told.put(what)
+
+    workers = Workers(tell, lambda job, error: None)
+    workers.start(Job("flush", lambda: None))
+    told.get(timeout=WITHIN_S)()
+    assert not workers.under_way
+    workers.close()
+
+
 def test_one_long_flush_is_remembered_for_a_while() -> None:
     loop, names = Loop(), []
     short = Job("flush", lambda: names.append(threading.current_thread().name))
@@ -83,5 +100,6 @@ def test_one_long_flush_is_remembered_for_a_while() -> None:
     for _ in range(200):
         loop.workers.run_here(short)
         if loop.workers.brief:
-            return
-    raise AssertionError("flushes are short again, and the loop does not know")
+            break
+    assert loop.workers.brief, "flushes are short again, and the loop does not know"
+    loop.workers.close()

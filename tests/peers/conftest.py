@@ -105,13 +105,13 @@ class Program:
         return [line for line in found if "started" not in line]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker(message_delay_level=" ".join(["1s"] * 18)) as broker:
         yield broker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def wheel(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Program:
     """The C++ client under its Python face."""
     folder = install(
@@ -124,7 +124,7 @@ def wheel(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Program:
     return Program([python, str(HERE / "wheel_client.py")], {"HOME": str(home)}, broker.registry)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ali_ons(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Program:
     """The JavaScript client."""
     folder = install(
