@@ -175,11 +175,11 @@ class Server:
         check_settings(config, registry)
         if registry is not None and config is not None:
             registry = share_certificate(config, registry)
-        net = self.net = Net(self._process, self._limits)
         if registry is not None:
             self._bind_registry(stack, registry)
         if config is not None:
             config = self._bind_broker(stack, config)
+        net = self.net = Net(self._process, self._limits)
         stack.push_async_callback(net.close)  # before the sockets it listens on are closed
         lookupd = None if registry is None else await self._start_registry(net, stack, registry)
         if config is not None:

@@ -10,6 +10,7 @@ from penstock.disk.job import Job
 from penstock.histogram import Histogram
 from penstock.threads import Threads
 
+TELL_AGAIN_S = 0.01
 FLUSH_S_BRIEF = 0.002
 FLUSH_FADES = 0.9
 
@@ -49,10 +50,15 @@ class Workers:
 
     def _run(self, job: Job) -> None:
         error, took_s = _timed(job)
-        try:
-            self._tell(partial(self._finish, job, error, took_s))
-        except RuntimeError:
-            return  # the loop was closed under a job that nobody waits for any more
+        while True:
+            try:
+                self._tell(partial(self._finish, job, error, took_s))
+            except MemoryError:  # answers wait for this job, and the end of the process does
+                time.sleep(TELL_AGAIN_S)
+            except RuntimeError:
+                return  # the loop was closed under a job that nobody waits for any more
+            else:
+                return
 
     def _finish(self, job: Job, error: BaseException | None, took_s: float) -> None:
         self.under_way -= 1
