@@ -122,6 +122,23 @@ def test_a_folder_that_cannot_be_made_is_said_with_what_to_do() -> None:
     assert "spelled right" in hint
 
 
+@pytest.mark.parametrize("refused", ["EPERM", "ENOSYS"])
+def test_a_call_that_a_sandbox_refuses_is_said_with_what_to_do(tmp_path: Path, refused: str) -> None:
+    code = f"""
+import errno, os
+def refuse(*asked):
+    raise OSError(errno.{refused}, os.strerror(errno.{refused}))
+os.posix_fallocate = refuse
+from penstock.cli.main import main
+main(["broker", "--data", {str(tmp_path)!r}, "--remoting-port=0", "--nsq-port=0", "--http-port=0"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    what, hint = done.stderr.splitlines()[-2:]
+    assert done.returncode == 1
+    assert "fallocate(2)" in what
+    assert "seccomp" in hint
+
+
 @pytest.mark.parametrize("name", ["import_module", "getattr"])
 def test_ctrl_c_while_a_command_is_imported_is_no_traceback(name: str) -> None:
     code = f"""

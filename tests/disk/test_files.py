@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -10,6 +11,7 @@ import resource
 import subprocess
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,8 +20,10 @@ from penstock.disk.files import (
     PAGES_BYTES,
     TOGETHER_MIN,
     Files,
+    advise,
     flush_together,
     keep_spares,
+    last_byte,
     make_pages,
     number_names,
     wipe,
@@ -286,11 +290,11 @@ class Together(Files):
             raise self.answer
         return self.answer
 
-    def check_written(self, fd: int) -> None:
-        super().check_written(fd)
+    def check_written(self, fd: int) -> bool:
         self.done.append(self.paths[fd].name)
         if self.paths[fd].name == self.lost:
             raise StoreError("a flush: Input/output error")
+        return super().check_written(fd)
 
     def datasync(self, fd: int) -> None:
         self.done.append(f"flush {self.paths[fd].name}")
@@ -334,6 +338,82 @@ def test_a_file_that_could_not_be_written_fails_the_flush(tmp_path: Path) -> Non
     with pytest.raises(StoreError, match="Input/output error"):
         flush_together(files, make_many(tmp_path))
     assert "flush f0" not in files.done
+
+
+@pytest.mark.parametrize("refused", [errno.ENOSYS, errno.EPERM])
+def test_files_are_flushed_one_by_one_where_the_system_refuses_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """A sandbox that forbids sync_file_range(2) ended the storing: nothing was accepted until a restart, and then again."""
+
+    class Libc:
+        def sync_file_range(self, *_: object) -> int:
+            ctypes.set_errno(refused)
+            return -1
+
+    monkeypatch.setattr(files_module, "_libc", Libc)
+    files = Together()
+    assert not flush_together(files, make_many(tmp_path))
+    assert files.done == ["all", "f0"]
+
+
+def test_advice_that_the_system_refuses_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without madvise(2), or a sandbox that forbids it: nothing could be stored."""
+
+    class Mapped(mmap.mmap):
+        def madvise(self, *_: object) -> None:  # type: ignore[override]
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    files = Files()
+    monkeypatch.setattr(files_module.mmap, "mmap", Mapped)
+    fd = files.open(tmp_path / "f", create=True)
+    files.allocate(fd, 0, mmap.PAGESIZE)
+    view = files.map(fd, mmap.PAGESIZE, scattered=True)
+    advise(view, mmap.MADV_WILLNEED, 0, mmap.PAGESIZE)
+    view.close()
+    files.close(fd)
+
+
+@pytest.mark.parametrize("refused", [errno.ENOSYS, errno.EPERM])
+def test_room_that_a_sandbox_refuses_says_by_which_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    def allocate(*_: object) -> None:
+        raise OSError(refused, os.strerror(refused))
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    files = Files()
+    fd = files.open(tmp_path / "f", create=True)
+    with pytest.raises(StoreError, match=r"fallocate\(2\)"):
+        files.allocate(fd, 0, 100)
+    files.close(fd)
+
+
+def test_zeros_are_not_looked_at_byte_by_byte_where_holes_are_not_told(tmp_path: Path) -> None:
+    """A start behind a kill looked at a gigabyte of them for seven seconds."""
+
+    class Piece(bytes):
+        def rstrip(self, chars: object = None, /) -> bytes:
+            assert any(self)
+            return super().rstrip(b"\0")
+
+    class View(bytearray):
+        def __getitem__(self, at: slice) -> Piece:  # type: ignore[override]
+            return Piece(super().__getitem__(at))
+
+    class Untold(Files):
+        def data_ranges(self, fd: int, at: int, end: int) -> list[tuple[int, int]]:
+            return [(at, end)]
+
+    files, path = Untold(), tmp_path / "f"
+    path.write_bytes(b"")
+    view = cast("mmap.mmap", View(3 << 20))
+    assert last_byte(files, path, view, 15, 3 << 20) == 15
+    assert wipe(files, path, view, 15, 3 << 20) == 15
+    view[700_001] = view[300_002] = 7
+    assert last_byte(files, path, view, 15, 3 << 20) == 700_002
+    assert wipe(files, path, view, 15, 3 << 20) == 700_002
+    assert last_byte(files, path, view, 15, 3 << 20) == 15
 
 
 def test_a_file_that_cannot_be_asked_is_an_error() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from penstock.disk.files import Files
 from penstock.disk.folderlock import FolderLock
-from penstock.errors import Locked
+from penstock.errors import Locked, StoreError
 
 
 def test_one_process_holds_the_folder(tmp_path: Path) -> None:
@@ -53,3 +56,15 @@ def test_a_file_system_that_gives_new_numbers_is_no_removed_folder(
     assert not lock.is_there()
     other.release()
     lock.release()
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NFS or a Lustre that was mounted so: the start ended with the system's words, and no path."""
+
+    def refuse(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreError, match=r"lock cannot be locked by flock\(2\): No locks available") as told:
+        FolderLock(tmp_path / "lock", Files())
+    assert isinstance(told.value.__cause__, OSError)  # by which the command has its hint

@@ -84,9 +84,10 @@ class LyingFiles(Files):
         self.adopt()
         return True
 
-    def check_written(self, fd: int) -> None:
+    def check_written(self, fd: int) -> bool:
         if self.fail_flush:
             raise StoreError("Input/output error (by order of the test)")
+        return True
 
     def usage(self, folder: Path) -> tuple[int, int]:
         return int(self.used_ratio * 1000), 1000

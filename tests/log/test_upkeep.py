@@ -302,9 +302,10 @@ class Together(Files):
         self.together += 1
         return True
 
-    def check_written(self, fd: int) -> None:
+    def check_written(self, fd: int) -> bool:
         if self.paths[fd].parent.parent.name == self.lost:
             raise StoreError("a flush: Input/output error")
+        return True
 
 
 def _crowd(folder: Path, files: Together) -> tuple[LogStore, Path]:

@@ -37,6 +37,7 @@ PAGES_BYTES = 64 << 10
 TOGETHER_MIN = 16  # files from which on one flush of the file system costs less than theirs
 PARTS_MAX = 1_024  # of one call: IOV_MAX
 _PIECE = 1 << 18
+_ZEROS = bytes(_PIECE)
 _FLUSHES_AHEAD = 4  # what is ahead may be flushed so often before it is full
 _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that failed
 _SYNC_WRITES = (0xEF53, 0x58465342)  # statfs(2)'s types of ext2 to ext4 and XFS
@@ -47,6 +48,10 @@ _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 _OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS, errno.EACCES)  # with these hardly another file fares better
+_NO_CALL = (
+    errno.ENOSYS,
+    errno.EPERM,
+)  # what an old kernel, or the sandbox of a container, says of a call, whatever the file
 _LATELY_MS = 10_000
 
 
@@ -202,7 +207,9 @@ class Files:
             whole = min(os.fstat(fd).st_size, (end + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE)
             os.posix_fallocate(fd, begin, max(end, whole) - begin)
         except OSError as error:
-            raise _failed(error, f"{length} bytes") from error
+            raise _failed(
+                error, f"{length} bytes by fallocate(2)" if error.errno in _NO_CALL else f"{length} bytes"
+            ) from error
 
     def data_ranges(self, fd: int, at: int, end: int) -> list[tuple[int, int]]:
         """The parts of at … end that may hold something else than zeros: allocated and never written reads as zeros
@@ -229,11 +236,11 @@ class Files:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         try:
             view = mmap.mmap(fd, size, access=access)
-            if scattered:
-                view.madvise(mmap.MADV_RANDOM)
-            return view
         except (OSError, ValueError) as error:
             raise StoreError(f"cannot map {size} bytes: {error}") from error
+        if scattered:
+            advise(view, mmap.MADV_RANDOM)
+        return view
 
     def read(self, fd: int, at: int, length: int) -> bytes:
         """Up to `length` bytes at `at`; fewer only at the end of the file."""
@@ -313,14 +320,17 @@ class Files:
             raise _failed(OSError(number, os.strerror(number)), "a flush of the file system")
         return True
 
-    def check_written(self, fd: int) -> None:
+    def check_written(self, fd: int) -> bool:
         """StoreError when something of this file could not be written out, whoever wrote it, and nobody was told yet. What is on
-        its way to the disk is waited for, nothing is flushed: see `flush_together`.
+        its way to the disk is waited for, nothing is flushed: see `flush_together`. False where the system does not say.
         """
         libc, nothing = _libc(), ctypes.c_int64(0)
         if libc.sync_file_range(fd, nothing, nothing, _WAIT_BEFORE):
             number = ctypes.get_errno()
+            if number in _NO_CALL:
+                return False
             raise _failed(OSError(number, os.strerror(number)), "a flush")
+        return True
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in the folder durable."""
@@ -464,7 +474,8 @@ def _all_is_written(files: Files, fd: int, paths: Sequence[Path]) -> bool:
         except StoreError:
             return False
         try:
-            files.check_written(one)
+            if not files.check_written(one):
+                return False
         finally:
             files.close(one)
     return True
@@ -524,6 +535,12 @@ def make_pages(files: Files, fd: int, at: int, end: int) -> None:
         return  # they come one by one, then
 
 
+def advise(view: mmap.mmap, advice: int, at: int = 0, length: int | None = None) -> None:
+    """Say how a mapped file will be read. The system may refuse advice: nothing but speed depends on it."""
+    with contextlib.suppress(OSError):
+        view.madvise(advice, at, len(view) - at if length is None else length)
+
+
 def wipe(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> int:
     """Let the mapped file be zero from at to end, touching no page that is already; returns behind the last byte that
     was not.
@@ -537,7 +554,7 @@ def wipe(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> int:
     for begin, stop in ranges:
         for piece in range(begin, stop, _PIECE):
             chunk = view[piece : min(stop, piece + _PIECE)]
-            kept = len(chunk.rstrip(b"\0"))
+            kept = _used(chunk)
             if kept:
                 used = piece + kept
                 view[piece:used] = bytes(kept)
@@ -554,11 +571,16 @@ def last_byte(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> i
     for begin, stop in reversed(ranges):
         while stop > begin:
             piece = max(begin, stop - _PIECE)
-            kept = len(view[piece:stop].rstrip(b"\0"))
+            kept = _used(view[piece:stop])
             if kept:
                 return piece + kept
             stop = piece
     return at
+
+
+def _used(piece: bytes) -> int:
+    """Where its zeros begin. Where holes are not told, gigabytes of zeros are looked at: a comparison has them in a tenth."""
+    return 0 if _ZEROS.startswith(piece) else len(piece.rstrip(b"\0"))
 
 
 def number_names(names: list[str]) -> Iterator[int]:

@@ -10,12 +10,14 @@ from penstock.disk.files import Files
 from penstock.errors import Locked, StoreError
 
 
-def _locked(fd: int) -> bool:
+def _locked(fd: int, path: Path) -> bool:
     """Take the file's exclusive lock until it is closed; False when another process has it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:  # an NFS without locks, a Lustre mounted without them
+        raise StoreError(f"{path} cannot be locked by flock(2): {error.strerror}") from error
     return True
 
 
@@ -27,7 +29,12 @@ class FolderLock:
         self._path = path
         self._text = f"lock held by pid {os.getpid()}".ljust(40).encode()
         self._fd = files.open(path, create=True)
-        if not _locked(self._fd):
+        try:
+            is_ours = _locked(self._fd, path)
+        except StoreError:
+            self.release()
+            raise
+        if not is_ours:
             text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
             self.release()
             raise Locked(
@@ -53,7 +60,7 @@ class FolderLock:
                 return False
             fd = self._files.open(self._path)
             try:
-                return self._files.read(fd, 0, len(self._text)) == self._text and not _locked(fd)
+                return self._files.read(fd, 0, len(self._text)) == self._text and not _locked(fd, self._path)
             finally:
                 self._files.close(fd)
         except (OSError, StoreError):

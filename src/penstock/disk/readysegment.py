@@ -15,7 +15,7 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.files import Files, are_many, is_full, make_pages, take_room
+from penstock.disk.files import Files, advise, are_many, is_full, make_pages, take_room
 from penstock.disk.segmenthead import NOT_CLEAN, Head, read_heads
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
@@ -145,7 +145,7 @@ class SegmentFile:
         of a writer would fill megabytes with small pages of zeros.
         """
         if self.scattered != scattered:
-            self.map.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
+            advise(self.map, mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
             self.scattered = scattered
 
     def begin_again(self, first: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cython
 
-from penstock.disk.files import Files, is_full, last_byte, wipe
+from penstock.disk.files import Files, advise, is_full, last_byte, wipe
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
 from penstock.log.subscriber import Subscriber
@@ -446,7 +446,7 @@ class ConsumeQueue(QueueState):
             segment = self.file.at(self.file.first + n * self.file.size)
             assert segment is not None
             used = last_byte(self._files, segment.path, segment.map, 0, segment.size)
-            segment.map.madvise(mmap.MADV_WILLNEED, 0, used)
+            advise(segment.map, mmap.MADV_WILLNEED, 0, used)
             at = 0
             while at < used:
                 physical = be64(segment.base, at)

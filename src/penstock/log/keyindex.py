@@ -18,7 +18,7 @@ from pathlib import Path
 import cython
 
 from penstock.clock import Clock
-from penstock.disk.files import Files, are_many, is_full, make_pages, take_room, wipe
+from penstock.disk.files import Files, advise, are_many, is_full, make_pages, take_room, wipe
 from penstock.errors import Corrupt, StoreError
 
 if cython.compiled:
@@ -217,7 +217,7 @@ class IndexFile:
         used = 0 if be32(self.base, layout.INDEX_SLOTS_USED) >= 0 else -1
         for begin, end in ranges:
             if used >= 0:
-                self.map.madvise(mmap.MADV_WILLNEED, begin // words.PAGE_BYTES * words.PAGE_BYTES, end - begin)
+                advise(self.map, mmap.MADV_WILLNEED, begin // words.PAGE_BYTES * words.PAGE_BYTES, end - begin)
                 more = self._step_back(begin, end, count, since)
                 used = used + more if more >= 0 else -1
         whole = self.count
@@ -290,7 +290,7 @@ class IndexFile:
         put32(self.base, layout.INDEX_SLOTS_USED, -1)
         self.datasync()
         last = (self._entry_at(count) + words.PAGE_BYTES - 1) // words.PAGE_BYTES * words.PAGE_BYTES
-        self.map.madvise(mmap.MADV_WILLNEED, 0, min(last, self.size))
+        advise(self.map, mmap.MADV_WILLNEED, 0, min(last, self.size))
         zero(self.base, layout.INDEX_HEAD_BYTES, self.slots * layout.INDEX_SLOT_BYTES)
         used = 0
         before = 0
