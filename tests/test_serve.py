@@ -25,6 +25,26 @@ run(BrokerConfig(data=sys.argv[1], nsq_port=0, **ports), None, ends_with=0, log_
 """
 
 
+def test_too_few_threads_end_a_start_and_no_broker_that_is_ready(tmp_path: Path) -> None:
+    """As `pids.max` gives them. The first name that was looked up ended the process, by libuv and without a word."""
+    limit = """
+import threading
+start = threading.Thread.start
+def few(thread):
+    if threading.active_count() > 4:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+threading.Thread.start = few
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", limit + PROGRAM, str(tmp_path)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == "RuntimeError: can't start new thread"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("how", ["term", "int", "end of input"])
 def test_a_process_stops_cleanly(tmp_path: Path, how: str) -> None:
     read, write = os.pipe()

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 
 from penstock import logs
@@ -25,6 +26,7 @@ from penstock.version import __version__
 log = logging.getLogger("penstock.serve")
 
 DESCRIPTORS_MIN = 64  # an empty broker with a registry holds 56
+THREADS_MIN = 6  # two for files, and four in which libuv looks up names
 
 Beside = Callable[[Mapping[str, object]], None]  # starts what runs beside a server, by the server's addresses
 Told = Callable[[bytes], None]  # takes what the process that started this one writes to it
@@ -109,6 +111,7 @@ def prepare() -> None:
     os.umask(0o077)
     raise_descriptor_limit()
     keep_spares()
+    demand_threads()
 
 
 def hold_hangup() -> None:
@@ -222,6 +225,22 @@ def keep_freed_memory() -> None:
     if mallopt is not None:  # glibc's own
         mallopt(trim_threshold, 128 << 20)
         mallopt(mmap_threshold, 32 << 20)
+
+
+def demand_threads() -> None:
+    """RuntimeError where the system gives fewer threads than may be made once all is `ready`: libuv makes its own with the first
+    name that is looked up, and where it gets none it ends the process without a word.
+    """
+    enough, made = threading.Event(), list[threading.Thread]()
+    try:
+        while len(made) < THREADS_MIN:
+            thread = threading.Thread(target=enough.wait, daemon=True)
+            thread.start()
+            made.append(thread)
+    finally:
+        enough.set()
+        for thread in made:
+            thread.join()
 
 
 def raise_descriptor_limit() -> None:

@@ -83,7 +83,10 @@ def _too_little() -> str:
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
-        return "the system gives it no more memory, or no more threads\n  `ulimit -a` shows what this user may have."
+        return (
+            "the system gives it no more memory, or no more threads\n"
+            "  `ulimit -a` shows what this user may have, `pids.max` of its cgroup how many threads all there may have."
+        )
     return (
         f"it may have {limit >> 20:,} MiB of address space, which are too few\n"
         "  `ulimit -v unlimited` lifts that: mapped files take addresses, not memory. A limit for memory is a cgroup's."
