@@ -74,6 +74,16 @@ def test_failures_are_ours(tmp_path: Path) -> None:
         files.rename(tmp_path / "nothing", tmp_path / "x")
 
 
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_named_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path, writable: bool) -> None:
+    """A start that opened one to read it, as of the history, never ended."""
+    os.mkfifo(tmp_path / "history.bin")
+    held = os.open(tmp_path / "history.bin", os.O_RDWR)  # with a writer the opening does not wait
+    with pytest.raises(StoreError, match=r"history\.bin is no file"):
+        Files().open(tmp_path / "history.bin", create=writable, writable=writable)
+    os.close(held)
+
+
 def test_a_folder_that_takes_no_folder() -> None:
     with pytest.raises(StoreError, match="/proc/nothing: No such file"):  # it was a RecursionError
         Files().make_folder(Path("/proc/nothing/here"))

@@ -32,6 +32,24 @@ def test_folders_and_files_in_each_others_place(tmp_path: Path) -> None:
     assert len(list((tmp_path / "lost+found").iterdir())) == len(moved) + 1  # the manifest
 
 
+def test_named_pipes_are_neither_files_nor_folders(tmp_path: Path) -> None:
+    """Their opening waits for a writer: a start behind one in the schedule never ended, behind others it named no path."""
+    files = [
+        "checkpoint",
+        "commitlog/00000000000000000000",
+        "consumequeue/T/0/00000000000000000000",
+        "lock",
+        "schedule/data.mdb",
+    ]
+    folders = ["consumequeue/T/1", "index", "queues/Q"]
+    for name in [*files, *folders]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(tmp_path / name)
+    report = Recovery()
+    Contents(LogStore(tmp_path, SMALL), report).mend_names()
+    assert sorted(report.moved) == sorted([*files, *folders])
+
+
 def test_a_lost_and_found_that_is_not_ours_is_said_before_it_is_needed() -> None:
     """mkfs.ext4 makes one for root alone; a data folder that is the top of its file system has that."""
     with tempfile.TemporaryDirectory() as name:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from penstock.disk.released import Released
 from penstock.errors import DiskFull, NoDescriptor, StoreError
@@ -149,6 +150,7 @@ class Files:
         """A descriptor of the file; `create` makes it when it is missing."""
         if create:
             _demand_ours(self)
+        _demand_file(path)
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         try:
             return _open(path, flags)
@@ -440,6 +442,16 @@ class Files:
 def _demand_ours(files: Files) -> None:
     if files.given_up:
         raise StoreError(files.given_up)
+
+
+def _demand_file(path: Path) -> None:
+    """StoreError where a named pipe is, whose opening would wait for a writer, a socket or a device. A folder can be opened."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # the opening says why
+    if not S_ISREG(mode) and not S_ISDIR(mode):
+        raise StoreError(f"{path} is no file but a named pipe, a socket or a device: move it away")
 
 
 def flush_together(files: Files, paths: Sequence[Path], folders: Iterable[Path] = ()) -> bool:

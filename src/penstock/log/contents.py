@@ -57,6 +57,10 @@ class Recovery(msgspec.Struct):
         return values
 
 
+def _kind(path: Path) -> str:
+    return "folder" if path.is_dir() else "file" if path.is_file() else "named pipe, socket or device"
+
+
 class Contents:
     """The files of one log; `odd_index` when some of its index cannot be read."""
 
@@ -68,7 +72,7 @@ class Contents:
         self.odd_index = False
 
     def mend_names(self) -> None:
-        """Folders where a file should be, and files where a folder should be, go to lost+found. StoreError when nothing can:
+        """What is not a file or a folder where one should be goes to lost+found, a named pipe, too. StoreError when nothing can:
         on ext4 the top folder of a file system has a lost+found already, which is root's.
         """
         files, folder = self.files, self.folder
@@ -89,29 +93,29 @@ class Contents:
             marks.DAMAGED_QUEUES,
         ):
             for path in (folder / name, folder / f"{name}.bak", folder / f"{name}.tmp"):
-                if path.is_dir():
-                    self.quarantine(path, "a folder where a file should be")
+                self._demand_file(path)
         for name in ("commitlog", "checksums", "index", "consumequeue", "config", "lost+found", "queues", "schedule"):
             path = folder / name
-            if path.is_file():
-                self.quarantine(path, "a file where a folder should be")
-            for inside in files.names(path) if name in ("commitlog", "checksums", "index") else ():
-                if (path / inside).is_dir():
-                    self.quarantine(path / inside, "a folder where a file should be")
+            self._demand_folder(path)
+            for inside in files.names(path) if name in ("commitlog", "checksums", "index", "schedule") else ():
+                self._demand_file(path / inside)
         for topic in files.names(folder / "queues"):
-            if (folder / "queues" / topic).is_file():
-                self.quarantine(folder / "queues" / topic, "a file where a folder should be")
+            self._demand_folder(folder / "queues" / topic)
         for topic in files.names(folder / "consumequeue"):
-            if (folder / "consumequeue" / topic).is_file():
-                self.quarantine(folder / "consumequeue" / topic, "a file where a folder should be")
-                continue
+            self._demand_folder(folder / "consumequeue" / topic)
             for queue_id in files.names(folder / "consumequeue" / topic):
                 path = folder / "consumequeue" / topic / queue_id
-                if path.is_file():
-                    self.quarantine(path, "a file where a folder should be")
+                self._demand_folder(path)
                 for inside in files.names(path):
-                    if (path / inside).is_dir():
-                        self.quarantine(path / inside, "a folder where a file should be")
+                    self._demand_file(path / inside)
+
+    def _demand_file(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            self.quarantine(path, f"a {_kind(path)} where a file should be")
+
+    def _demand_folder(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            self.quarantine(path, f"a {_kind(path)} where a folder should be")
 
     def identity(self) -> marks.StoreFile:
         options = self.store.options
