@@ -84,6 +84,20 @@ def test_a_named_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path, writable:
     os.close(held)
 
 
+def test_a_folder_below_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    """It was tried for ever: a start ended with a traceback of a thousand calls."""
+    (tmp_path / "link").symlink_to(tmp_path / "not mounted")
+    with pytest.raises(StoreError, match="mount it"):
+        Files().make_folder(tmp_path / "link" / "topic" / "0")
+
+
+def test_a_link_that_leads_nowhere_is_as_old_as_it_is(tmp_path: Path) -> None:
+    """One in lost+found ended each sweep of it."""
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    os.utime(tmp_path / "link", (70, 70), follow_symlinks=False)
+    assert Files().modified_ms(tmp_path / "link") == 70_000
+
+
 def test_a_folder_that_takes_no_folder() -> None:
     with pytest.raises(StoreError, match="/proc/nothing: No such file"):  # it was a RecursionError
         Files().make_folder(Path("/proc/nothing/here"))

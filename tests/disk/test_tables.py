@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.disk import tables
 from penstock.disk.files import Files
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, StoreError
 
 
 def test_a_table_and_its_backup(tmp_path: Path) -> None:
@@ -74,6 +74,20 @@ def test_a_damaged_table_never_becomes_the_backup(tmp_path: Path) -> None:
     tables.save(files, path, {"a": 3})
     path.write_bytes(b"")
     assert tables.load(files, path) == {"a": 1}
+
+
+def test_a_table_that_does_not_fit_into_memory_is_named(tmp_path: Path) -> None:
+    """A sparse file of a terabyte: the start ended for want of memory, or of threads."""
+
+    class Huge(Files):
+        def read(self, fd: int, at: int, length: int) -> bytes:
+            raise MemoryError
+
+    path = tmp_path / "topics.json"
+    path.write_bytes(b"{}")
+    with pytest.raises(StoreError, match=r"topics\.json has 2 bytes, which is too many: move it away"):
+        tables.take(Huge(), tmp_path, path, lambda table: True, "nothing")
+    assert path.exists()
 
 
 def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:

@@ -50,6 +50,29 @@ def test_named_pipes_are_neither_files_nor_folders(tmp_path: Path) -> None:
     assert sorted(report.moved) == sorted([*files, *folders])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint",
+        "commitlog",
+        "commitlog/00000000000000000000",
+        "consumequeue",
+        "consumequeue/T",
+        "index",
+        "queues/Q",
+    ],
+)
+def test_a_link_that_leads_nowhere_ends_the_start(tmp_path: Path, name: str) -> None:
+    """What is behind it may be on a disk that is not mounted: the log seemed empty, and its queues were set aside."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / "disk" / "data")
+    report = Recovery()
+    with pytest.raises(StoreError, match=r"disk/data, which is not there: mount it") as told:
+        Contents(LogStore(tmp_path, SMALL), report).mend_names()
+    assert str(tmp_path / name) in str(told.value)
+    assert report.moved == []
+
+
 def test_a_lost_and_found_that_is_not_ours_is_said_before_it_is_needed() -> None:
     """mkfs.ext4 makes one for root alone; a data folder that is the top of its file system has that."""
     with tempfile.TemporaryDirectory() as name:

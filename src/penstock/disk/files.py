@@ -388,6 +388,7 @@ class Files:
         try:
             os.mkdir(path)
         except FileExistsError:
+            demand_target(path)
             return
         except FileNotFoundError as error:
             if path.parent == path:
@@ -424,8 +425,11 @@ class Files:
         return os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
     def modified_ms(self, path: Path) -> int:
-        """When the file was last written, by the wall clock."""
-        return os.stat(path).st_mtime_ns // 1_000_000
+        """When the file was last written, by the wall clock; a link that leads nowhere: when it was made."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return os.lstat(path).st_mtime_ns // 1_000_000
 
     def usage(self, folder: Path) -> tuple[int, int]:
         """Bytes of the folder's file system: (used, used and available to us), as `df` counts and RocketMQ does: blocks that
@@ -442,6 +446,12 @@ class Files:
 def _demand_ours(files: Files) -> None:
     if files.given_up:
         raise StoreError(files.given_up)
+
+
+def demand_target(path: Path) -> None:
+    """StoreError where there is a link that leads nowhere: what is behind it may be on a disk that is not mounted."""
+    if path.is_symlink() and not path.exists():
+        raise StoreError(f"{path} leads to {os.readlink(path)}, which is not there: mount it, or remove the link")
 
 
 def _demand_file(path: Path) -> None:

@@ -144,7 +144,10 @@ def newest(data: bytes, abort: str | None = None) -> tuple[Checkpoint | None, bo
 def abort_text(folder: Path) -> str | None:
     """What the file `abort` of a store says; None when there is none: the last broker stopped cleanly."""
     path = folder / "abort"
-    return path.read_bytes()[:200].decode("ascii", "replace") if path.is_file() else None
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return file.read(200).decode("ascii", "replace")
 
 
 def write_abort(files: Files, folder: Path, *, cut: bool) -> None:

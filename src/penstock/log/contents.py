@@ -11,7 +11,7 @@ from typing import TypedDict
 import msgspec
 
 from penstock.disk import tables
-from penstock.disk.files import number_names
+from penstock.disk.files import demand_target, number_names
 from penstock.disk.quarantine import quarantine
 from penstock.disk.segments import SegmentedFile, segment_name
 from penstock.errors import StoreError
@@ -73,7 +73,7 @@ class Contents:
 
     def mend_names(self) -> None:
         """What is not a file or a folder where one should be goes to lost+found, a named pipe, too. StoreError when nothing can:
-        on ext4 the top folder of a file system has a lost+found already, which is root's.
+        on ext4 the top folder of a file system has a lost+found already, which is root's; and where a link leads nowhere.
         """
         files, folder = self.files, self.folder
         lost = folder / "lost+found"
@@ -110,10 +110,12 @@ class Contents:
                     self._demand_file(path / inside)
 
     def _demand_file(self, path: Path) -> None:
+        demand_target(path)
         if path.exists() and not path.is_file():
             self.quarantine(path, f"a {_kind(path)} where a file should be")
 
     def _demand_folder(self, path: Path) -> None:
+        demand_target(path)
         if path.exists() and not path.is_dir():
             self.quarantine(path, f"a {_kind(path)} where a folder should be")
 
