@@ -39,6 +39,18 @@ def test_what_is_no_identify(body: bytes) -> None:
     assert failed.value.text == b"E_BAD_BODY IDENTIFY failed to decode JSON body"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig", "utf-32"])
+def test_json_is_utf8(encoding: str) -> None:
+    """nsqd refuses any other."""
+    with pytest.raises(Failed):
+        parse('{"client_id":"a"}'.encode(encoding))
+
+
+def test_a_name_in_another_encoding_is_shown_as_nsqd_does() -> None:
+    """A host name in Latin-1 ended the connection."""
+    assert parse('{"hostname":"k\xfcche"}'.encode("latin-1"))["hostname"] == "k\ufffdche"
+
+
 def test_what_is_agreed(tmp_path: Path) -> None:
     side = NsqSide(tmp_path)
     session = side.session()

@@ -50,7 +50,7 @@ class Upgrade(NamedTuple):
 def parse(body: bytes) -> JsonObject:
     """The fields of the body, each of its kind."""
     try:
-        table = json.loads(body)
+        table = json.loads(body.decode("utf-8", "replace"))  # as Go: a name in another encoding is no reason to refuse
         if table is None:
             table = {}
         if not isinstance(table, dict):
