@@ -51,6 +51,7 @@ FILE_HINTS = {
     errno.ENOSPC: "Make room on that file system, then call it again.",
     errno.ENOSYS: CALL_REFUSED,
     errno.EPERM: CALL_REFUSED,
+    errno.ENODEV: "That file system maps no files into memory (FUSE with direct_io, for one): name another place.",
     errno.ENOLCK: "Mount that file system with locks, or name another place.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n, LimitNOFILE), then call it again.",
 }

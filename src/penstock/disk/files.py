@@ -343,7 +343,7 @@ class Files:
             finally:
                 _close(fd)
         except OSError as error:
-            raise _failed(error, folder) from error
+            raise _failed(error, f"a flush of the folder {folder}") from error
 
     def rename(self, old: Path, new: Path) -> None:
         _demand_ours(self)
