@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -121,6 +122,21 @@ def test_no_rights(authority: AuthServer, status: int, answer: str, told: bytes)
     authority.status, authority.answer = status, answer
     with Broker(auth_http_address=authority.address) as broker:
         assert say(broker, AUTH, publish(b"open")) == [told]
+
+
+def test_where_the_system_gives_no_thread_nobody_is_asked_and_nothing_is_granted(
+    authority: AuthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pids.max`, `ulimit -u`: the client waited for an answer for ever."""
+
+    def submit(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Broker(auth_http_address=authority.address) as broker:
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+        assert say(broker, AUTH, publish(b"open")) == [b"E_AUTH_FAILED AUTH failed"]
+        monkeypatch.undo()
+        assert say(broker, AUTH, publish(b"open"))[1] == b"OK"
 
 
 def test_old_rights_are_asked_for_again(authority: AuthServer) -> None:
