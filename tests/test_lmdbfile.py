@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -48,6 +49,18 @@ def test_a_file_without_meta_pages(path: Path, size: int) -> None:
         LmdbFile(path)
     with pytest.raises(Damaged):
         LmdbFile(path.with_name("nothing"))
+
+
+def test_a_named_pipe_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be waited for until somebody writes: a start did so for ever."""
+
+    def wait(*_: object) -> int:
+        raise AssertionError("it waits")
+
+    os.mkfifo(tmp_path / "data.mdb")
+    monkeypatch.setattr(os, "open", wait)
+    with pytest.raises(Damaged, match="no file"):
+        LmdbFile(tmp_path / "data.mdb")
 
 
 def test_any_damage_is_named_or_harmless(path: Path) -> None:

@@ -51,6 +51,8 @@ class LmdbFile:
     """See the module. A context manager: the mapping goes with it. Damaged, when there are not even meta pages."""
 
     def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise Damaged(f"{path} is no file")  # a named pipe: its opening would wait for a writer
         try:
             fd = os.open(path, os.O_RDONLY)
         except OSError as error:

