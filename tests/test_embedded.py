@@ -193,6 +193,39 @@ def test_one_that_nobody_stops_ends_with_the_program() -> None:
         assert not Path(told.stdout.strip()).exists()
 
 
+INTERRUPTED = """
+import os, signal, threading, types
+from penstock import embedded
+from penstock.testing import Broker
+
+class Late(threading.Thread):
+    def run(self):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # Ctrl-C, before there is a loop
+        asked.wait()
+        super().run()
+
+    def join(self):
+        asked.set()  # and the loop comes when somebody waits for its end
+        super().join(20)
+        if self.is_alive():
+            os._exit(1)
+
+asked = threading.Event()
+broker = Broker()
+embedded.threading = types.SimpleNamespace(Thread=Late, Event=threading.Event)
+try:
+    broker.start()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_one_whose_start_was_interrupted_ends_with_the_program() -> None:
+    """The end of the program waited for a broker that nobody could tell to stop: it had no loop yet."""
+    told = run_program(INTERRUPTED)
+    assert (told.stdout.strip(), told.stderr, told.returncode) == ("interrupted", "", 0)
+
+
 FORKS = """
 import os, sys, warnings
 warnings.simplefilter("ignore")  # Python 3.12 on: a fork beside threads

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar
@@ -184,6 +184,7 @@ class ThreadedBroker(Addresses):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._told = False  # to stop, perhaps before there is a loop
         self._failure: BaseException | None = None
         self._serves = False
         self.server: Server | None = None
@@ -201,9 +202,11 @@ class ThreadedBroker(Addresses):
             raise Locked(RUNS)
         started = threading.Event()
         self._pid = os.getpid()
+        self._told = False
+        run = runner()  # here, for what is imported by it cannot be while the program ends
         # A loop that runs on comes back to an interpreter that is gone, now and then by SIGSEGV.
         atexit.register(self.stop)
-        self._thread = threading.Thread(target=self._run, args=(started,), name="penstock-broker", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(run, started), name="penstock-broker", daemon=True)
         self._thread.start()
         started.wait()
         if not self._serves:
@@ -225,6 +228,7 @@ class ThreadedBroker(Addresses):
                 shutil.rmtree(self.folder)
 
     def _stop_thread(self) -> None:
+        self._told = True
         if self._loop is not None and self._stop is not None:
             with suppress(RuntimeError):  # it ended by itself: `_failure` says why
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -247,10 +251,12 @@ class ThreadedBroker(Addresses):
             raise Closed("this broker does not run: `with` or `start()` does that")
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result(30)
 
-    def _run(self, started: threading.Event) -> None:
+    def _run(self, run: Callable[[Coroutine[object, None, None]], None], started: threading.Event) -> None:
         async def main() -> None:
-            self._loop = asyncio.get_running_loop()
             self._stop = asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            if self._told:  # by a start that was interrupted, or the end of the program, which has met no loop
+                return
             server = self.server = self._make()
             try:
                 while True:
@@ -269,7 +275,7 @@ class ThreadedBroker(Addresses):
                 await server.leave_engine()
 
         try:
-            runner()(main())
+            run(main())
         except BaseException as failure:
             self._failure = failure
         finally:
