@@ -12,6 +12,7 @@ import pytest
 from penstock import Message, Producer, PullConsumer
 from penstock.client.aio.producer import report
 from penstock.client.handover import Sending
+from penstock.client.portal import portal
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.errors import BufferFull, ClientError, Closed, PenstockError, TimedOut
@@ -55,6 +56,26 @@ def test_a_callback_needs_no_means_of_waiting() -> None:
     sending.set_result(RECEIPT)
     assert told == [RECEIPT, sending]
     assert sending._own is None
+
+
+def test_others_go_on_while_means_of_waiting_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler that sent at this moment waited for its own thread for ever, and the loop for it."""
+    sending, other, usual = Sending(), Sending(), threading.Condition
+    told = threading.Event()
+
+    def send() -> None:
+        other.add_done_callback(lambda _: told.set())
+        other.set_result(RECEIPT)
+
+    def interrupted(*lock: threading.Lock) -> threading.Condition:
+        if not lock:  # of an Event it has one
+            threading.Thread(target=send, daemon=True).start()
+            assert told.wait(60)
+        return usual(*lock)
+
+    monkeypatch.setattr(threading, "Condition", interrupted)
+    with pytest.raises(TimeoutError):
+        sending.result(0)
 
 
 def test_callbacks_that_came_before_somebody_waits_are_called_once() -> None:
@@ -189,6 +210,18 @@ def test_what_comes_after_the_end_fails(registry: str, fresh: Fresh) -> None:
     assert before.result(0).status is SendStatus.SEND_OK
     with pytest.raises(Closed):
         producer.send_nowait(Message(fresh("end"), b"")).result(60)
+
+
+def test_what_comes_after_the_end_costs_the_loop_nothing(registry: str, fresh: Fresh) -> None:
+    """Threads that went on sending filled list after list, and the loop, which refused each message, did not come to close."""
+    producer, held = Producer(registry).start(), threading.Event()
+    producer.close()
+    portal().soon(lambda: held.wait(60))
+    try:
+        with pytest.raises(Closed):
+            producer.send_nowait(Message(fresh("end"), b"")).result(0)
+    finally:
+        held.set()
 
 
 def test_a_batch_of_a_thread_is_stored_behind_its_sends(registry: str, fresh: Fresh) -> None:

@@ -19,7 +19,9 @@ from penstock.errors import BufferFull, TimedOut
 from penstock.message import Message
 
 _Future = concurrent.futures.Future
-_looking = threading.Lock()
+# A signal handler, or the collector of garbage, may send in the midst of what its own thread does here. Nothing is made within
+# it: while such a handler waits for a receipt, the loop must get it.
+_looking = threading.RLock()
 # As concurrent.futures has them; it reads and writes these states itself.
 _PENDING, _FINISHED = "PENDING", "FINISHED"
 _CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
@@ -38,13 +40,18 @@ class Quick:
 
     @property
     def _condition(self) -> threading.Condition:
-        with _looking:
-            if self._own is None:
-                self._waiters = []
-                if self._done_callbacks is None:
-                    self._done_callbacks = []
-                self._own = threading.Condition()
-            return self._own
+        if self._own is None:
+            made: threading.Condition = threading.Condition()
+            waiters: list[object] = []
+            callbacks: list[Callable[[concurrent.futures.Future[SendReceipt]], object]] = []
+            with _looking:
+                if self._own is None:
+                    self._waiters = waiters
+                    if self._done_callbacks is None:
+                        self._done_callbacks = callbacks
+                    self._own = made
+        assert self._own is not None
+        return self._own
 
     def done(self) -> bool:
         """Whether there is a receipt or an error, or nobody wants one any more."""
@@ -56,11 +63,13 @@ class Quick:
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[SendReceipt]], object]) -> None:
         """Call `fn` with the future when there is a receipt or an error; at once when there is one."""
+        first = [fn]
         with _looking:
             if self._own is None and self._state == _PENDING:
                 if self._done_callbacks is None:
-                    self._done_callbacks = []
-                self._done_callbacks.append(fn)
+                    self._done_callbacks = first
+                else:
+                    self._done_callbacks.append(fn)
                 return
         _Future.add_done_callback(self, fn)  # type: ignore[arg-type]
 
@@ -124,6 +133,8 @@ class Handover:
     def put(self, message: Message, sending: Sending) -> None:
         """The send begins soon. When too much is under way: wait for room and at last TimedOut, or BufferFull at once."""
         try:
+            if not self._lanes.is_open:  # said here, for a thread that does not listen would keep the loop from closing
+                self._lanes.check_open()
             send = Waiting(message, sending, 0.0, self._body_bytes)
         except Exception as error:  # a topic that is no text, say
             sending.set_exception(error)

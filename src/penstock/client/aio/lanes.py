@@ -65,7 +65,7 @@ class Lanes:
         self._tasks: set[asyncio.Task[None]] = set()
         self._room: deque[asyncio.Future[None]] = deque()
         self._flushing: dict[Lane, deque[tuple[int, asyncio.Future[None]]]] = {}  # until so many of a lane are settled
-        self._open = True
+        self.is_open = True
         self.under_way = 0  # bytes of sends in rows and under way
         self._freed: Callable[[], None] = _nothing
 
@@ -80,7 +80,7 @@ class Lanes:
 
     def check_open(self) -> None:
         """Closed after `close`."""
-        if not self._open:
+        if not self.is_open:
             raise Closed("the client is closed: make a new one")
 
     def check_send(self, topic: str, timeout_s: float | None = None) -> None:
@@ -139,7 +139,7 @@ class Lanes:
             return await self._attempts.send(self._attempts.outgoing(messages), deadline, queue, selector)
         finally:
             self._over(lane, [send])
-            if lane.row and self._open:
+            if lane.row and self.is_open:
                 self._spawn(self._leave(lane))
             else:
                 lane.rest()
@@ -163,7 +163,7 @@ class Lanes:
     def begin_all(self, handed: list[Waiting], deadline: float) -> None:
         """Begin sends; each waiter gets its receipt or its error."""
         idle: list[Lane] = []
-        if self._open:
+        if self.is_open:
             handed, size = join_all(handed, self._lanes, deadline, idle)
             self.under_way += size
         for send in handed:
@@ -341,7 +341,7 @@ class Lanes:
 
     async def close(self) -> None:
         """What still waits fails with Closed."""
-        self._open = False
+        self.is_open = False
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
