@@ -60,6 +60,28 @@ def test_a_job_id_of_another_topic_is_refused(mode: str) -> None:
         assert (count(admin, "one"), count(admin, "other")) == (2, 2)
 
 
+def test_a_job_id_in_another_commit_mode_is_refused() -> None:
+    """Each mode counts under names of its own: the rows were written a second time."""
+    rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+
+    def job(registry: str, mode: str, name: str, attempt: str, partition: int = 0) -> None:
+        options = sinkoptions.parse({"registry": registry, "topic": "one", "jobId": name, "commitMode": mode})
+        staged = write(options, SinkRun(f"job-{name}", name, attempt), 0, partition, iter([rows]))
+        commit(options, [staged], 0)
+
+    with Broker() as broker, Admin(broker.registry) as admin:
+        admin.create_topic("one", 1)
+        job(broker.registry, "batch", "whole", "1")
+        for partition in (0, 1):
+            with pytest.raises(ConfigError, match="commitMode=batch, and this one has partition: nothing is written"):
+                job(broker.registry, "partition", "whole", "2", partition)
+            job(broker.registry, "partition", "parts", "3", partition)
+            job(broker.registry, "partition", "parts", "4", partition)
+        with pytest.raises(ConfigError, match="commitMode=partition, and this one has batch"):
+            job(broker.registry, "batch", "parts", "5")
+        assert sum(one.max_offset for one in admin.topic_stats("one").values()) == 6
+
+
 def test_a_repetition_reads_few_rows_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark lets go of a worker that leaves rows unread: 500 small partitions took 21 s, and 417 s when they were repeated."""
     over = SimpleNamespace(over=lambda: True, layout={}, seal=lambda: Sealed("", 0, 0, ()), close=lambda: None)

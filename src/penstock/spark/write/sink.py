@@ -137,6 +137,20 @@ def _demand_its_topic(options: SinkOptions, layout: Mapping[str, list[str]]) -> 
         )
 
 
+def _demand_its_mode(options: SinkOptions, run: SinkRun) -> None:
+    """ConfigError when the job of this name was written in the other commit mode, which counts its batches under another name."""
+    client = client_of(options)
+    part = sinkoptions.sink_of_part(run.sink, 0)
+    other, sink = ("partition", part) if options.commit_mode == "batch" else ("batch", run.sink)
+    written = replace(run, sink=sink)
+    if client.known(written, client.coordinator(written)).batch >= 0:
+        raise ConfigError(
+            f"jobId {options.job_id} is that of a write with commitMode={other}, and this one has {options.commit_mode}: "
+            "nothing is written",
+            "The same write in the same mode may be repeated; another one needs a jobId of its own.",
+        )
+
+
 def send(options: SinkOptions, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
     """Send the rows of one task attempt at once."""
     client = client_of(options)
@@ -152,6 +166,8 @@ def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     """What a task does, in any commit mode."""
     if options.commit_mode == "none":
         return Staged(run, batch, partition, send(options, batch, partition, batches))
+    if options.job_id is not None and (options.commit_mode == "partition" or partition == 0):
+        _demand_its_mode(options, run)
     if options.commit_mode == "partition":
         own = replace(run, sink=sinkoptions.sink_of_part(run.sink, partition))
         sealed = stage(options, own, batch, partition, batches)
