@@ -13,7 +13,16 @@ from penstock.aio import Admin, PullConsumer
 from penstock.client.aio.producer import Producer
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
-from penstock.errors import BrokerRefused, ClientError, Closed, ConnectionLost, NoRoute, PenstockError, TimedOut
+from penstock.errors import (
+    BrokerRefused,
+    ClientError,
+    Closed,
+    ConnectionLost,
+    NoRoute,
+    NotConnected,
+    PenstockError,
+    TimedOut,
+)  # fmt: skip
 from penstock.message import Message, ReceivedMessage
 
 Fresh = Callable[[str], str]
@@ -264,6 +273,25 @@ async def test_one_that_is_closed_is_not_started_again(registry: str, fresh: Fre
         await producer.send(Message(fresh("once"), b"x"))
     with pytest.raises(Closed, match="make a new one"):
         await producer.start()
+
+
+async def test_a_oneway_send_goes_round_a_broker_that_is_dead(own_cluster, second_broker) -> None:  # type: ignore[no-untyped-def]
+    """Every other one was raised as NotConnected, while another broker had the topic."""
+    async with Admin(own_cluster.registry) as admin, Producer(own_cluster.registry) as producer:
+        deadline = time.monotonic() + 60
+        while len((await admin.cluster_info()).brokers) < 2:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        await admin.create_topic("T", 4)
+        while len({queue.broker for queue in await producer.queues("T")}) < 2:
+            assert time.monotonic() < deadline
+            await producer._cluster.refresh("T")
+        dead = [queue for queue in await producer.queues("T") if queue.broker == "broker-b"]
+        second_broker.stop(signal.SIGKILL)
+        for _ in range(8):
+            assert await producer.send_oneway(Message("T", b""))
+        with pytest.raises((NotConnected, NoRoute)):  # who names its queue means that one
+            await producer.send_oneway(Message("T", b""), queue=dead[0])
 
 
 async def test_a_oneway_send_has_the_time_of_a_send() -> None:

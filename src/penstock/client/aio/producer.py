@@ -20,12 +20,13 @@ from penstock.client.aio.requestreply import Requester
 from penstock.client.aio.tracing import Tracer
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, Waiting, WhenFull, blocks
 from penstock.client.line import WAIT_MAX_S
+from penstock.client.outgoing import Outgoing
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.client.routes import NSQ_PORT, Json, MessageQueue, direct
+from penstock.client.routes import NSQ_PORT, Json, MessageQueue, Route, direct
 from penstock.client.sending import COMPRESS_OVER_BYTES, check_batch
 from penstock.client.subscriptions import check_group
 from penstock.clock import Clock
-from penstock.errors import ClientError, PenstockError, TimedOut
+from penstock.errors import ClientError, NotConnected, PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
 from penstock.msgid import pack_host
 from penstock.security import Security
@@ -243,11 +244,20 @@ class Producer:
         attempts = self.attempts
         sent = attempts.outgoing((message,))
         route = await attempts.route_by(message.topic, asyncio.get_running_loop().time() + self._timeout_s)
-        to, _ = await attempts.choose(message, queue, selector, None)
+        to, free = await attempts.choose(message, queue, selector, None)
+        try:
+            return await self._send_oneway(sent, route, to)
+        except NotConnected:  # certainly not written
+            if not free:
+                raise
+        to, _ = await attempts.choose(message, queue, selector, to.broker)
+        return await self._send_oneway(sent, route, to)
+
+    async def _send_oneway(self, sent: Outgoing, route: Route, to: MessageQueue) -> str:
         if route.nsq:
-            await self._sender.send_oneway(attempts.nsq_address(route, to), message)
+            await self._sender.send_oneway(self.attempts.nsq_address(route, to), sent.messages[0])
             return ""
-        connection = await self._cluster.connection(await attempts.address(to))
+        connection = await self._cluster.connection(await self.attempts.address(to))
         connection.send_oneway(sent.request(to))
         if self._tracer is not None:
             nothing = ("",) * len(sent.keys)
