@@ -50,7 +50,8 @@ SINK_OPTIONS = (
            "let this query take over a `sinkId` that another query has written to: its batches count from 0 again",
            "stream"),
     Option("jobId", "text", "a new one for every job",
-           "a name for this write: done twice under the same name it is written once; to another topic, or in another `commitMode`, it is refused", "batch"),
+           "a name for this write: done twice under the same name it is written once; to another topic, or in another "
+           "`commitMode`, it is refused", "batch"),
     Option("commitMode", "word batch partition none", "batch",
            "`batch`: readers see all rows of a batch together, once for any plan; `partition`: each task's rows when it"
            " ends, once as long as the same rows come in the same partition again; `none`: sent at once, a task that is"
