@@ -9,11 +9,12 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import penstock
-from penstock import Message, Producer, aio
+from penstock import Message, Producer, aio, embedded
 from penstock.app import Server
 from penstock.client.results import SendStatus
 from penstock.config import RegistryConfig
@@ -224,6 +225,21 @@ def test_one_whose_start_was_interrupted_ends_with_the_program() -> None:
     """The end of the program waited for a broker that nobody could tell to stop: it had no loop yet."""
     told = run_program(INTERRUPTED)
     assert (told.stdout.strip(), told.stderr, told.returncode) == ("interrupted", "", 0)
+
+
+def test_one_that_is_stopped_before_its_thread_begins_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program ended with a traceback: a thread that has not begun cannot be waited for."""
+
+    class Late(threading.Thread):
+        def start(self) -> None:
+            broker.stop()  # as the end of the program does, while another thread starts it
+            super().start()
+
+    monkeypatch.setattr(embedded, "threading", SimpleNamespace(Thread=Late, Event=threading.Event))
+    broker = ThreadedBroker()
+    broker.start()
+    assert not broker.folder.exists()
+    assert not broker.addresses
 
 
 FORKS = """

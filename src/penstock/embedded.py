@@ -206,8 +206,9 @@ class ThreadedBroker(Addresses):
         run = runner()  # here, for what is imported by it cannot be while the program ends
         # A loop that runs on comes back to an interpreter that is gone, now and then by SIGSEGV.
         atexit.register(self.stop)
-        self._thread = threading.Thread(target=self._run, args=(run, started), name="penstock-broker", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(run, started), name="penstock-broker", daemon=True)
+        self._thread = thread
+        thread.start()
         started.wait()
         if not self._serves:
             self.stop()
@@ -232,7 +233,7 @@ class ThreadedBroker(Addresses):
         if self._loop is not None and self._stop is not None:
             with suppress(RuntimeError):  # it ended by itself: `_failure` says why
                 self._loop.call_soon_threadsafe(self._stop.set)
-        if self._thread is not None:
+        if self._thread is not None and self._thread.ident is not None:  # else it ends as soon as it begins
             self._thread.join()
         self._thread = self._loop = None
         self._serves = False
