@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any
 
 import click
@@ -18,6 +20,7 @@ from penstock.errors import ConfigError, NoRoute
         (ConfigError("this cannot be", "try that"), "this cannot be", "try that"),
         (NoRoute("no broker serves it"), "no broker serves it", "is the topic's name right"),
         (PermissionError("denied\nmore"), "denied", "can this user read and write there"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "[Errno 28] No space left on device", "the disk is full"),
         (ModuleNotFoundError("no pyspark"), "no pyspark", "pip install"),
         (ValueError(), "ValueError", "penstock spark doctor"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -96,6 +97,8 @@ def fail(error: Exception) -> NoReturn:
     hint = getattr(error, "hint", "")
     if isinstance(error, ImportError):
         hint = "pip install 'penstock[spark]'"
+    if os.strerror(errno.ENOSPC) in text:
+        hint = "the disk is full: make room, and run it again to go on"
     known = [text.partition(":")[0], *_names(error)]
     hint = hint or next((_NEXT[name] for name in known if name in _NEXT), _ELSE)
     click.echo(f"penstock: {text.splitlines()[0] if text else type(error).__name__}\n  {hint}", err=True)
