@@ -172,10 +172,11 @@ class Counting(Quick):
         self.asked: list[int] = []  # files of which it was asked whether all could be written: their inodes
         self.lost: int = -1  # the one that could not be
 
-    def check_written(self, fd: int) -> None:
+    def check_written(self, fd: int) -> bool:
         self.asked.append(os.fstat(fd).st_ino)
         if self.asked[-1] == self.lost:
             raise StoreError("a flush: Input/output error")
+        return True
 
     def datasync(self, fd: int) -> None:
         self.flushed.append(fd)
