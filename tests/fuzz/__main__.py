@@ -34,8 +34,9 @@ def main() -> int:
         environment = sanitized(folder, tell) if given.asan else None
         fuzz(folder, given.count, given.seed, tell, environment)
     if given.only != "listeners" and not given.asan:
-        return subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "not spark and not peers and not chaos"],
-                              env={**os.environ, "PENSTOCK_FUZZ": "1"}).returncode  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "not spark and not peers and not chaos"]
+        command += ["-o", "faulthandler_timeout=0"]  # a search of an hour does not hang
+        return subprocess.run(command, env={**os.environ, "PENSTOCK_FUZZ": "1"}).returncode
     return 0
 
 

@@ -49,10 +49,8 @@ _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 _OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS, errno.EACCES)  # with these hardly another file fares better
-_NO_CALL = (
-    errno.ENOSYS,
-    errno.EPERM,
-)  # an old kernel, or the sandbox of a container, says so of a call, whatever the file
+# An old kernel, or the sandbox of a container, says so of a call, whatever the file.
+_NO_CALL = (errno.ENOSYS, errno.EPERM)
 _LATELY_MS = 10_000
 
 
