@@ -81,6 +81,22 @@ def test_a_start_that_fails_leaves_no_thread() -> None:
     assert set(threading.enumerate()) <= before
 
 
+def test_a_start_without_a_thread_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said to run already, and its folder stayed until the end of the program."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    broker = ThreadedBroker()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            broker.start()
+    assert not broker.folder.exists()
+    with broker:
+        assert broker.registry
+
+
 def test_one_that_runs_is_not_started_twice() -> None:
     with ThreadedBroker() as broker:
         with pytest.raises(Locked, match="runs already"):

@@ -208,8 +208,12 @@ class ThreadedBroker(Addresses):
         atexit.register(self.stop)
         thread = threading.Thread(target=self._run, args=(run, started), name="penstock-broker", daemon=True)
         self._thread = thread
-        thread.start()
-        started.wait()
+        try:
+            thread.start()
+            started.wait()
+        except BaseException:  # there is no thread to be had, or it was interrupted
+            self.stop()
+            raise
         if not self._serves:
             self.stop()
         return self

@@ -40,17 +40,14 @@ REFUSALS = {
 }
 DENIED = "`penstock user ls` shows who may what; `penstock user grant` gives a right. Who calls says PENSTOCK_USER."
 # And about a file.
-CALL_REFUSED = (
-    "Does a sandbox (seccomp) forbid this call, or does that file system not know it? Allow it, or name another place."
-)
 FILE_HINTS = {
     errno.EACCES: "This user may not read or write there: run it as one who may, or name another place.",
     errno.EROFS: "What is mounted there is read-only: name another place.",
     errno.ENOTDIR: "A part of this path is a file, and no folder: name another place.",
     errno.ENOENT: "Is the path spelled right, and is its folder there?",
     errno.ENOSPC: "Make room on that file system, then call it again.",
-    errno.ENOSYS: CALL_REFUSED,
-    errno.EPERM: CALL_REFUSED,
+    errno.ENOSYS: "Does a sandbox (seccomp) refuse this call, or does the kernel not know it? Allow it, or name another place.",
+    errno.EPERM: "Does a sandbox (seccomp) refuse this call, or may that file not be changed (lsattr)? Allow it.",
     errno.ENODEV: "That file system maps no files into memory (FUSE with direct_io, for one): name another place.",
     errno.ENOLCK: "Mount that file system with locks, or name another place.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n, LimitNOFILE), then call it again.",

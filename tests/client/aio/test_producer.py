@@ -22,7 +22,7 @@ from penstock.errors import (
     NotConnected,
     PenstockError,
     TimedOut,
-)  # fmt: skip
+)
 from penstock.message import Message, ReceivedMessage
 
 Fresh = Callable[[str], str]
