@@ -2,6 +2,9 @@
 
 pynsq is measured against the original nsqd where both are there (`pip install pynsq`, nsqd on PATH), confluent-kafka against a
 Kafka where `PENSTOCK_BENCH_KAFKA` names its folder; what is not there is named. Figures are CPU of the client's process.
+
+The floor is a client in C (`bench/load.c`) at our broker, in the same rounds: it writes the same bytes again, with another
+number, and makes nothing of what it reads. It sends by ones (one, 256, 1,000 under way), or a batch of 200, and pulls 32 at once.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.clientload import BATCH
 from bench.machine import describe
-from bench.servers import HERE, KAFKA_FOLDER, Running, find_kafka, find_nsqd, kafka, nsqd, penstock
+from bench.servers import HERE, KAFKA_FOLDER, Running, find_kafka, find_nsqd, kafka, load, nsqd, penstock
 
 # way, what it is, messages, goal in µs of CPU a message
 ROWS: list[tuple[str, str, int, float]] = [
@@ -31,7 +35,14 @@ ROWS: list[tuple[str, str, int, float]] = [
 ]
 PYNSQ = {"send": 3_000, "nowait": 20_000, "iterate": 20_000}
 CONFLUENT = {"send": 2_000, "nowait": 200_000, "iterate": 200_000, "getmany": 400_000}
-KINDS = ("log", "queue", "pynsq", "confluent")
+FLOORS: dict[str, dict[str, Any]] = {
+    "send": {"P": 1, "w": 1, "j": True},
+    "nowait": {"P": 1, "w": 1_000, "j": True},
+    "tasks": {"P": 1, "w": 256, "j": True},
+    "batch": {"P": 1, "w": 1, "b": BATCH},
+}
+BACKLOG = 1_000_000  # messages that the floor reads
+KINDS = ("log", "queue", "floor", "pynsq", "confluent")
 
 
 def _run(way: str, kind: str, address: str, count: int, source: Path) -> dict[str, Any]:
@@ -43,6 +54,17 @@ def _run(way: str, kind: str, address: str, count: int, source: Path) -> dict[st
         raise SystemExit(f"bench: {way} {kind}: {told.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
     return figures
+
+
+def _floor(way: str, broker: Running, scale: float) -> dict[str, Any]:
+    """What the C client pays for the same, in the words of the others."""
+    if way in FLOORS:
+        run = load("send", broker, t=scale, W=0.2, **FLOORS[way])
+    else:
+        count = int(BACKLOG * scale)
+        load("send", broker, t=60, W=0, n=count, P=4, w=20, b=BATCH, q=4)
+        run = load("read", broker, t=60, W=0, n=count * 9 // 10, C=4)
+    return {"cpu_us": run["client_cpu_us"], "rate": run["rate"]}
 
 
 def _fill_nsq(server: Running, source: Path, count: int) -> None:
@@ -71,6 +93,8 @@ def measure(rounds: int, scale: float, source: Path) -> dict[str, Any]:
                     with penstock(source, level="os") as broker:
                         figures = _run(way, kind, broker.registry, int(count * scale), source)
                         found.setdefault((way, kind), []).append(figures)
+            with penstock(source, level="os") as broker:
+                found.setdefault((way, "floor"), []).append(_floor(way, broker, scale))
             if pynsq and way in PYNSQ:
                 assert peer is not None
                 with nsqd(peer) as server:

@@ -104,6 +104,17 @@ def test_a_socket_takes_what_it_has_room_for_and_a_broken_one_nothing() -> None:
         assert octets.send_now(here.fileno(), data, 0, 5) == 0
 
 
+def test_a_socket_gives_what_it_has_and_takes_the_first_of_what_it_is_given() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert octets.deliver(here.fileno(), b"abcdef", 1, 4) == 4
+        assert octets.receive(there.fileno(), 2, socket.MSG_PEEK) == b"bc"
+        assert octets.receive(there.fileno(), 100, 0) == b"bcde"
+        assert there.fileno() >= 0  # it is still there
+        here.close()
+        assert octets.receive(there.fileno(), 100, 0) == b""
+
+
 def test_the_steady_clock_goes_on() -> None:
     before = octets.steady_ns()
     assert before <= octets.steady_ns() <= before + 60 * 10**9

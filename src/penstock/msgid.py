@@ -15,6 +15,7 @@ from functools import lru_cache
 from struct import Struct
 
 _I32, _I64 = Struct(">i"), Struct(">q")
+COUNT_DIGITS = 4  # of the counter at the end of a unique key
 
 
 def pack_host(text: str) -> bytes:
@@ -69,13 +70,18 @@ class UniqueKeys:
 
     def next(self, now_ms: int) -> str:
         """A new id; at most 65,536 a millisecond are different."""
-        return self.take(1, now_ms)[0]
+        if not self._month_ms <= now_ms < self._next_month_ms:
+            self._turn_to_month(now_ms)
+        return f"{self._prefix}{now_ms - self._month_ms:08X}{next(self._count) & 0xFFFF:04X}"
 
     def take(self, count: int, now_ms: int) -> list[str]:
         """`count` new ids."""
-        if not self._month_ms <= now_ms < self._next_month_ms:
-            month = datetime.fromtimestamp(now_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-            after = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
-            self._month_ms, self._next_month_ms = int(month.timestamp() * 1000), int(after.timestamp() * 1000)
-        start, numbers = f"{self._prefix}{now_ms - self._month_ms:08X}", itertools.islice(self._count, count)
-        return [f"{start}{number & 0xFFFF:04X}" for number in numbers]
+        start = self.next(now_ms)
+        following, moment = itertools.islice(self._count, count - 1), start[:-COUNT_DIGITS]
+        return [start, *[f"{moment}{number & 0xFFFF:04X}" for number in following]]
+
+    def _turn_to_month(self, now_ms: int) -> None:
+        """Count from the start of the month of this moment."""
+        month = datetime.fromtimestamp(now_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        after = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
+        self._month_ms, self._next_month_ms = int(month.timestamp() * 1000), int(after.timestamp() * 1000)

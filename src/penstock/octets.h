@@ -258,6 +258,31 @@ static inline int64_t send_now(int fd, const unsigned char *b, int64_t p, int64_
     ssize_t sent = send(fd, b + p, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
     return sent < 0 ? 0 : (int64_t)sent;
 }
+/* Wait for what a socket has, at most n bytes, other threads running meanwhile, as long as SO_RCVTIMEO says. OSError: also for a
+ * signal (EINTR), behind its handler, so that the caller looks at its own deadline, which Python's sockets do not where they have none. */
+static inline PyObject *receive(int fd, int64_t n, int flags) {
+    ssize_t got;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n);
+    if (!found) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    got = recv(fd, PyBytes_AS_STRING(found), (size_t)n, flags);
+    Py_END_ALLOW_THREADS
+    if (got < 0) {
+        Py_DECREF(found);
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    _PyBytes_Resize(&found, got);
+    return found;
+}
+/* Give a socket n bytes at p, or the first of them: how many. It waits, and fails, as `receive` does. */
+static inline int64_t deliver(int fd, const unsigned char *b, int64_t p, int64_t n) {
+    ssize_t sent;
+    Py_BEGIN_ALLOW_THREADS
+    sent = send(fd, b + p, (size_t)n, MSG_NOSIGNAL);
+    Py_END_ALLOW_THREADS
+    if (sent < 0) PyErr_SetFromErrno(PyExc_OSError);
+    return sent;
+}
 /* The steady clock that goes on while the machine sleeps, in nanoseconds. */
 #include <time.h>
 #ifdef CLOCK_BOOTTIME

@@ -29,5 +29,7 @@ cdef extern from "octets.h":
     bytes blank(long long n)
     bytearray blank_array(long long n)
     object lend(const unsigned char *b, long long p, long long n)
+    bytes receive(int fd, long long n, int flags)
+    long long deliver(int fd, const unsigned char *b, long long p, long long n) except -1
     void populate(unsigned char *b, long long p, long long n)
     void unmap(unsigned char *b, long long p, long long n)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from mmap import mmap
 from struct import Struct
@@ -184,6 +185,22 @@ def send_now(fd: int, b: Readable, p: int, n: int) -> int:
     with contextlib.suppress(OSError):
         return os.write(fd, memoryview(b)[p : p + n])
     return 0
+
+
+def receive(fd: int, n: int, flags: int) -> bytes:
+    """Wait for what a socket has, at most n bytes. The C function raises InterruptedError behind a signal's handler; this one
+    waits on.
+    """
+    peer = socket.socket(fileno=fd)
+    try:
+        return peer.recv(n, flags)
+    finally:
+        peer.detach()
+
+
+def deliver(fd: int, b: Readable, p: int, n: int) -> int:
+    """Give a socket n bytes at p, or the first of them: how many. It waits as `receive` does."""
+    return os.write(fd, memoryview(b)[p : p + n])
 
 
 def steady_ns() -> int:

@@ -200,7 +200,7 @@ def test_a_lost_answer_is_a_try(registry: str, fresh: Fresh, monkeypatch: pytest
         def lost(*words: object) -> None:
             raise ConnectionLost("the answer is lost")
 
-        monkeypatch.setattr(Line, "hear", lost)
+        monkeypatch.setattr(Line, "_frame", lost)
         if retries:
             assert producer.send(Message(topic, b"")).status is SendStatus.SEND_OK
         else:
@@ -229,7 +229,7 @@ def test_a_send_that_failed_at_one_broker_is_tried_at_another(
             raise ConnectionLost("the answer is lost")
 
         monkeypatch.setattr(producer._inner.attempts, "choose_now", noted)
-        monkeypatch.setattr(Line, "hear", lost)
+        monkeypatch.setattr(Line, "_frame", lost)
         tried_at = [producer.send(Message("T", b"")).queue.broker for _ in queues]
     assert len(chosen) == len(tried_at)
     assert all(first and first.broker != then for first, then in zip(chosen, tried_at, strict=True))
@@ -265,7 +265,7 @@ def test_a_line_that_was_interrupted_is_not_used_again(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Line, "hear", interrupted)  # the answer is on its way
+            patch.setattr(Line, "_frame", interrupted)  # the answer is on its way
             with pytest.raises(KeyboardInterrupt):
                 producer.send(Message(topic, b"interrupted"))
         assert not any(producer._direct._lines.values())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -153,3 +155,42 @@ def test_what_comes_before_it_is_asked_for(both: tuple[Line, socket.socket]) -> 
     peer.sendall(answers[1][5:])
     assert line.hear(second, PATIENCE_S).body == b"x" * 50
     assert line.is_quiet()
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """A signal every 10 ms, as a profiler has them, with a handler that gives up after five seconds."""
+    left = 500
+
+    def count(number: int, frame: object) -> None:
+        nonlocal left
+        left -= 1
+        assert left, "the deadline has gone by"
+
+    before = signal.signal(signal.SIGALRM, count)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def silent() -> socket.socket:
+    """A peer that takes connections, and neither reads nor says anything."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def test_a_deadline_holds_while_signals_come(signals: None, short: bool) -> None:
+    with silent() as peer:
+        one = Line(peer.getsockname(), 20, short=short)
+        with pytest.raises(TimedOut, match="no answer"):
+            one.call(RemotingCommand(1), 0.2)
+        with pytest.raises(TimedOut, match="could not be sent"):
+            one.call(RemotingCommand(1, body=bytes(32 << 20)), 0.2)
+        one.close()
+
+
+def test_what_is_sent_while_signals_come_is_whole(signals: None, short: bool) -> None:
+    one = line(lambda command: encode(command.reply(0, None, command.body[::-1])), short)
+    body = random.Random(3).randbytes(8 << 20)
+    assert one.call(RemotingCommand(1, body=body), 60).body == body[::-1]
+    one.close()

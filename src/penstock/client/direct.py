@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from penstock.client import nsqframes
@@ -19,6 +20,7 @@ from penstock.client.line import Line
 from penstock.client.nsqline import NsqLine
 from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.outgoing import Outgoing
+from penstock.client.plainsend import PlainSend, PlainSends
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route
 from penstock.client.sending import is_tried_again, read_receipt
@@ -29,9 +31,10 @@ from penstock.wire.remoting import RemotingCommand
 log = logging.getLogger("penstock.client")
 
 _LEAST_S = 0.001  # a time that is over still has a length
+QUEUES_MAX = 4_096  # whose requests are kept half made
 IDLE_S = 30.0  # a line that was not used for longer may have been closed by its broker
 T = TypeVar("T", Line, NsqLine)
-A = TypeVar("A", RemotingCommand, bytes)
+A = TypeVar("A")
 
 
 class DirectSends:
@@ -42,6 +45,7 @@ class DirectSends:
         self._timeout_s = timeout_s
         self._lines: dict[str, deque[tuple[float, Line]]] = {}
         self._nsq_lines: dict[str, deque[tuple[float, NsqLine]]] = {}
+        self._plain: dict[MessageQueue, PlainSends] = {}
         self._open = True
 
     def send(
@@ -49,7 +53,7 @@ class DirectSends:
     ) -> SendReceipt | None:
         """The receipt, or None: the loop must try. `deadline` is of the monotonic clock. BrokerRefused, TimedOut."""
         route = self._route(sent)
-        to = None if route is None else self._attempts.choose_now(sent.messages[0], queue, selector)
+        to = None if route is None else self._attempts.choose_now(route, sent.messages[0], queue, selector)
         if route is None or to is None:
             return None
         receipt = self._try(sent, route, to, deadline, any_queue=queue is None)
@@ -63,16 +67,7 @@ class DirectSends:
         try:
             if route.nsq:
                 return self._publish(sent, to, route.nsq.get(to.broker), deadline)
-            address = route.address(to.broker)
-            if address is None:
-                return None
-            request = sent.request(to)
-            line = self._line(address, deadline)
-            if line is None:
-                return None
-            answer = self._call(line, sent, lambda left_s: line.call(request, left_s), deadline)
-            self._give_back(self._lines, address, line)
-            return read_receipt(answer, to, sent.keys)
+            return self._store(sent, to, route.address(to.broker), deadline)
         except BrokerRefused as error:
             if is_tried_again(error, any_queue=any_queue):
                 return None
@@ -83,12 +78,39 @@ class DirectSends:
             log.info("send to %s: %s", to, error)
             return None
 
+    def _store(self, sent: Outgoing, to: MessageQueue, address: str | None, deadline: float) -> SendReceipt | None:
+        if address is None:
+            return None
+        request = self._request(sent, to)
+        line = self._line(address, deadline)
+        if line is None:
+            return None
+        answer: SendReceipt | RemotingCommand
+        if isinstance(request, PlainSend):
+            answer = self._call(line, sent, partial(line.store, request), deadline)
+        else:
+            answer = self._call(line, sent, partial(line.call, request), deadline)
+        self._give_back(self._lines, address, line)
+        return answer if isinstance(answer, SendReceipt) else read_receipt(answer, to, sent.keys)
+
+    def _request(self, sent: Outgoing, to: MessageQueue) -> PlainSend | RemotingCommand:
+        """What stores it in a message queue: an object of the protocol where it must be one."""
+        attempts = self._attempts
+        if not sent.plain or attempts.cluster.security.user:  # a signature is over the fields of an object
+            return sent.request(to)
+        sends = self._plain.get(to)
+        if sends is None:
+            if len(self._plain) >= QUEUES_MAX:
+                self._plain.clear()
+            sends = self._plain[to] = PlainSends(attempts.settings.group, to)
+        return sends.request(sent.messages[0], sent.keys[0], attempts.cluster.clock.now_ms())
+
     def send_oneway(self, sent: Outgoing, queue: MessageQueue | None, selector: Selector | None) -> bool:
         """Write a request that is not answered. False: no broker can have read it, the loop must try. TimedOut."""
         route = self._route(sent)
         if route is None or route.nsq:  # NSQ answers whoever publishes
             return False
-        to = self._attempts.choose_now(sent.messages[0], queue, selector)
+        to = self._attempts.choose_now(route, sent.messages[0], queue, selector)
         address = None if to is None else route.address(to.broker)
         if to is None or address is None:
             return False
@@ -99,7 +121,7 @@ class DirectSends:
         if line is None:
             return False
         try:
-            self._call(line, sent, lambda left_s: line.call(request, left_s), deadline)
+            self._call(line, sent, partial(line.call, request), deadline)
         except ConnectionLost as error:
             log.info("send to %s: %s", to, error)
             return False
@@ -116,12 +138,11 @@ class DirectSends:
 
     def _line(self, address: str, deadline: float) -> Line | None:
         """A line to a broker, one that lay idle if there is one."""
-        return self._take(self._lines, address) or self._connect(
-            lambda left_s: Line(
-                split_address(address, BROKER_PORT), left_s, short=True, security=self._attempts.cluster.security
-            ),
-            deadline,
-        )
+        return self._take(self._lines, address) or self._connect(partial(self._new_line, address), deadline)
+
+    def _new_line(self, address: str, left_s: float) -> Line:
+        to, security = split_address(address, BROKER_PORT), self._attempts.cluster.security
+        return Line(to, left_s, short=True, security=security)
 
     def _connect(self, connect: Callable[[float], T], deadline: float) -> T | None:
         """A new line; None when there is none to be had, which is certainly no send."""
@@ -150,13 +171,16 @@ class DirectSends:
         command = nsqframes.publish(to.topic, [message.body for message in messages], defer)
         line = self._take(self._nsq_lines, address)
         if line is None:
-            line = self._connect(lambda left_s: NsqLine(address, left_s, self._attempts.cluster.security), deadline)
+            line = self._connect(partial(self._new_nsq_line, address), deadline)
         if line is None:
             return None
-        self._call(line, sent, lambda left_s: line.call(command, left_s), deadline)
+        self._call(line, sent, partial(line.call, command), deadline)
         self._give_back(self._nsq_lines, address, line)
         nothing = ("",) * len(messages)
         return SendReceipt(SendStatus.SEND_OK, to, -1, nothing, nothing)
+
+    def _new_nsq_line(self, address: str, left_s: float) -> NsqLine:
+        return NsqLine(address, left_s, self._attempts.cluster.security)
 
     def _take(self, lines: dict[str, deque[tuple[float, T]]], address: str) -> T | None:
         free = lines.get(address)

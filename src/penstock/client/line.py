@@ -1,26 +1,130 @@
-"""One connection with plain blocking sockets."""
+"""Connections with plain blocking sockets."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import socket
+import ssl
 import time
 from struct import Struct
 
+import cython
+
+from penstock.client.plainsend import PlainSend
+from penstock.client.results import SendReceipt
 from penstock.errors import ConnectionLost, TimedOut
 from penstock.security import PLAIN, Security
+from penstock.wire.codes import RequestCode
 from penstock.wire.frames import FrameCutter
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
-from penstock.words import FRAME_BYTES_MAX, PREFIX_BYTES
+from penstock.words import FRAME_BYTES_MAX, JSON, PREFIX_BYTES
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, deliver, receive
+else:
+    from penstock.octets import address, deliver, receive
 
 SHORT_BYTES = 4_096
 FRESH_S = 0.001  # after an answer: a line that breaks so soon would as well break a moment later, on its way
 WAIT_MAX_S = 1_000_000.0  # of one call to the system, which counts milliseconds in 31 bits: eleven days
 _MICROS = 1_000_000  # a second
+_LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a sum of flags is made by the interpreter each time
 _TIMEVAL = Struct("@ll")
 
 
-class Line:
+class TimedSocket:
+    """One connection and its deadlines.
+
+    The system keeps them (SO_RCVTIMEO), so that no call asks first whether there is something. Not with TLS, whose reads are none
+    of the system's, nor uncompiled: Python's own `recv` begins its time anew with each signal, and so might wait for ever.
+    """
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._heard_s = -math.inf  # when the peer said something last
+        self._use(connection, timeout_s)
+
+    def _use(self, connection: socket.socket, timeout_s: float) -> None:
+        """From now on it is this socket: the first one, or that with TLS around it."""
+        self._socket = connection
+        self._tls = isinstance(connection, ssl.SSLSocket)
+        self._by_system = cython.compiled and not self._tls
+        self._patience = 0.0
+        if self._by_system:
+            connection.settimeout(None)
+        self._wait_at_most(timeout_s)
+
+    def _send(self, data: bytes, timeout_s: float) -> None:
+        """Send all of it. OSError; TimeoutError, or BlockingIOError, when the time is over."""
+        self._wait_at_most(timeout_s)
+        if not self._by_system:
+            self._socket.sendall(data)
+            return
+        deadline, at, size = time.monotonic() + timeout_s, 0, len(data)
+        while True:
+            with contextlib.suppress(InterruptedError):
+                at += deliver(self._socket.fileno(), address(data), at, size - at)
+            if at == size:
+                return
+            self._wait_until(deadline)
+
+    def _some(self, most: int, deadline: float, flags: int = 0) -> bytes:
+        """What comes, at most so much, received in one call. Errors as of `_send`."""
+        while True:
+            self._wait_until(deadline)
+            try:
+                if self._by_system:
+                    part = receive(self._socket.fileno(), most, flags)
+                else:
+                    part = self._socket.recv(most) if self._tls else self._socket.recv(most, flags)
+            except InterruptedError:
+                continue
+            if not part:
+                raise ConnectionResetError("closed by the peer")
+            return part
+
+    def _wait_until(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._wait_at_most(left)
+
+    def _wait_at_most(self, seconds: float) -> None:
+        """Set how long one call to the system may take, when the time set before is not about the same."""
+        seconds = min(seconds, WAIT_MAX_S)
+        if not 0.9 * self._patience <= seconds <= self._patience:
+            self._patience = seconds
+            if not self._by_system:
+                self._socket.settimeout(seconds)
+                return
+            micros = max(int(seconds * _MICROS), 1)
+            span = _TIMEVAL.pack(*divmod(micros, _MICROS))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+
+    def _heard(self) -> None:
+        """The peer has just said something whole."""
+        self._heard_s = time.monotonic()
+
+    def is_quiet(self) -> bool:
+        """Whether the peer has neither closed the line nor said anything on it that nobody asked for.
+
+        A line that has answered just now is not looked at: that would cost each of many sends a call to the system.
+        """
+        if time.monotonic() - self._heard_s < FRESH_S:
+            return True
+        if not self._by_system:  # with a time to wait Python would wait that long before it asks
+            self._patience = 0.0
+            self._socket.settimeout(0)
+        return quiet(self._socket)
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+
+class Line(TimedSocket):
     """One connection; requests are answered in turn, the answer to a request that was given up is skipped.
 
     With `short` answers nearly always come whole in one call to the system; without, their bodies come in place.
@@ -29,19 +133,12 @@ class Line:
     def __init__(
         self, address: tuple[str, int], timeout_s: float, *, short: bool = False, security: Security = PLAIN
     ) -> None:
+        super().__init__(connect(address, timeout_s, security), timeout_s)
         self._security = security
-        self._tls = security.tls
-        self._signed = bool(security.user)
-        self._socket = connect(address, timeout_s, security)
-        if not self._tls:
-            # The system keeps the time, and so a body of megabytes can be waited for in one call.
-            self._socket.settimeout(None)
-        self._patience = 0.0
-        self._wait_at_most(timeout_s)
+        self._signs = bool(security.user)
         self._opaques = itertools.count(1)
         self._short = short
         self._rest = b""  # of what came with a short answer
-        self._heard_s = 0.0
         self._cutter = FrameCutter(FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
 
     def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -49,46 +146,59 @@ class Line:
         self.ask(command, timeout_s)
         return command if command.flag & FLAG_ONEWAY else self.hear(command, timeout_s)
 
+    def store(self, send: PlainSend, timeout_s: float) -> SendReceipt | RemotingCommand:
+        """The receipt of a message that is sent so, or the answer that is none; errors as of `call`."""
+        deadline = time.monotonic() + timeout_s
+        self._write(send.frame, RequestCode.SEND_MESSAGE_V2, timeout_s)
+        try:
+            while True:
+                kind, header, body = self._frame(deadline)
+                receipt = send.receipt(header) if kind == JSON else None
+                if receipt is not None:
+                    return receipt
+                answer = decode(kind, header, body)
+                if answer.response and answer.opaque == send.opaque:
+                    return answer
+        except OSError as error:
+            raise _failure(error, f"no answer to request {RequestCode.SEND_MESSAGE_V2}", timeout_s) from error
+
     def ask(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a request; errors as of `call`."""
         command.number(next(self._opaques))
-        if self._signed:
+        if self._signs:
             self._security.sign(command)
-        try:
-            self._wait_at_most(timeout_s)
-            self._socket.sendall(encode(command))
-        except (BlockingIOError, TimeoutError) as error:
-            raise TimedOut(f"request {command.code} could not be sent within {timeout_s:.3g} s") from error
-        except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
+        self._write(encode(command), command.code, timeout_s)
 
     def hear(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """The answer to a request that was sent; errors as of `call`."""
         deadline = time.monotonic() + timeout_s
         try:
             while True:
-                answer = self._receive(deadline)
+                answer = decode(*self._frame(deadline))
                 if answer.response and answer.opaque == command.opaque:
                     return answer
-        except TimeoutError as error:
-            raise TimedOut(f"no answer to request {command.code} within {timeout_s:.3g} s") from error
         except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
+            raise _failure(error, f"no answer to request {command.code}", timeout_s) from error
 
     def next_answer(self, timeout_s: float) -> RemotingCommand:
         """The next answer on the line, whichever request it is to: of requests sent ahead they come in order."""
         deadline = time.monotonic() + timeout_s
         try:
             while True:
-                answer = self._receive(deadline)
+                answer = decode(*self._frame(deadline))
                 if answer.response:
                     return answer
-        except TimeoutError as error:
-            raise TimedOut(f"no answer within {timeout_s:.3g} s") from error
         except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
+            raise _failure(error, "no answer", timeout_s) from error
 
-    def _receive(self, deadline: float) -> RemotingCommand:
+    def _write(self, frame: bytes, code: int, timeout_s: float) -> None:
+        try:
+            self._send(frame, timeout_s)
+        except OSError as error:
+            raise _failure(error, f"request {code} could not be sent", timeout_s) from error
+
+    def _frame(self, deadline: float) -> tuple[int, bytes, bytes]:
+        """(type of the header, header, body) of the next frame."""
         cutter = self._cutter
         if self._short:
             data = self._rest or self._some(SHORT_BYTES, deadline)
@@ -99,12 +209,12 @@ class Line:
                     else self._some(PREFIX_BYTES, deadline)
                 )
             self._rest = data[cutter.end :]
-            self._heard_s = time.monotonic()
+            self._heard()
             begin = cutter.header + cutter.size
-            return decode(cutter.kind, data[cutter.header : begin], data[begin : cutter.end])
+            return cutter.kind, data[cutter.header : begin], data[begin : cutter.end]
         cutter.cut(self._exactly(PREFIX_BYTES, deadline), 0)
         header = self._exactly(cutter.size, deadline)
-        return decode(cutter.kind, header, self._exactly(cutter.end - cutter.header - cutter.size, deadline))
+        return cutter.kind, header, self._exactly(cutter.end - cutter.header - cutter.size, deadline)
 
     def _exactly(self, size: int, deadline: float) -> bytes:
         """So many bytes, received in place: nearly always in one call."""
@@ -117,49 +227,14 @@ class Line:
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _some(self, most: int, deadline: float, flags: int = 0) -> bytes:
-        """What comes, at most so much, received in one call."""
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._wait_at_most(left)
-        try:
-            part = self._socket.recv(most) if self._tls else self._socket.recv(most, flags)
-        except BlockingIOError:
-            raise TimeoutError from None
-        if not part:
-            raise ConnectionResetError("closed by the peer")
-        return part
-
-    def _wait_at_most(self, seconds: float) -> None:
-        """Set how long one call to the system may take, when the time set before is not about the same."""
-        seconds = min(seconds, WAIT_MAX_S)
-        if not 0.9 * self._patience <= seconds <= self._patience:
-            self._patience = seconds
-            if self._tls:  # a read of the system's is not one of ours
-                self._socket.settimeout(seconds)
-                return
-            micros = max(int(seconds * _MICROS), 1)
-            span = _TIMEVAL.pack(*divmod(micros, _MICROS))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
-
     def is_quiet(self) -> bool:
-        """Whether the peer has neither closed the line nor said anything on it that nobody asked for.
+        return not self._rest and super().is_quiet()
 
-        A line that has answered just now is not looked at: that would cost each of many sends a call to the system.
-        """
-        if self._rest:
-            return False
-        if self._short and time.monotonic() - self._heard_s < FRESH_S:
-            return True
-        if self._tls:  # with a time to wait Python would wait that long before it asks
-            self._patience = 0.0
-            self._socket.settimeout(0)
-        return quiet(self._socket)
 
-    def close(self) -> None:
-        self._socket.close()
+def _failure(error: OSError, doing: str, timeout_s: float) -> TimedOut | ConnectionLost:
+    if isinstance(error, (BlockingIOError, TimeoutError)):
+        return TimedOut(f"{doing} within {timeout_s:.3g} s")
+    return ConnectionLost(f"connection broke: {error}")
 
 
 def connect(address: tuple[str, int], timeout_s: float, security: Security) -> socket.socket:
@@ -179,7 +254,7 @@ def connect(address: tuple[str, int], timeout_s: float, security: Security) -> s
 def quiet(connection: socket.socket) -> bool:
     """Whether there is nothing to be read, not even the end: a line that lay idle may have been closed by its peer."""
     try:  # the system's own `recv`, past TLS, which takes no flags
-        socket.socket.recv(connection, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        socket.socket.recv(connection, 1, _LOOK)
     except BlockingIOError:
         return True
     except OSError:

@@ -8,7 +8,7 @@ import ssl
 import time
 
 from penstock.client import nsqframes
-from penstock.client.line import WAIT_MAX_S, connect, quiet
+from penstock.client.line import TimedSocket, connect
 from penstock.client.nsqframes import FrameParser, refusal
 from penstock.client.routes import NSQ_PORT
 from penstock.errors import ConnectionLost, TimedOut
@@ -17,14 +17,16 @@ from penstock.version import __version__
 from penstock.wire.addresses import split_address
 from penstock.wire.nsq import ERROR
 
+ROOM_BYTES = 65_536  # to receive in
 
-class NsqLine:
+
+class NsqLine(TimedSocket):
     """A connection that has said who it is. Without heartbeats: whoever holds it may be busy for minutes."""
 
     def __init__(self, address: str, timeout_s: float, security: Security = PLAIN) -> None:
-        self._address = address
         to = split_address(address, NSQ_PORT)
-        self._socket = connect(to, timeout_s, PLAIN)  # TLS begins within
+        super().__init__(connect(to, timeout_s, PLAIN), timeout_s)  # TLS begins within
+        self._address = address
         self._parser = FrameParser()
         about = {
             "client_id": f"{socket.gethostname()}@{os.getpid()}",
@@ -49,7 +51,8 @@ class NsqLine:
     def _wrap(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
         """TLS from here on; its first word is OK."""
         try:
-            self._socket = context.wrap_socket(self._socket, server_hostname=host)
+            self._socket.settimeout(self._patience)  # Python's, which a handshake keeps
+            self._use(context.wrap_socket(self._socket, server_hostname=host), timeout_s)
         except (OSError, ValueError) as error:
             raise ConnectionLost(f"cannot connect to {self._address}: {error}") from error
         self.call(b"", timeout_s)
@@ -58,30 +61,17 @@ class NsqLine:
         """The answer to a command. BrokerRefused; TimedOut and ConnectionLost leave the line unusable."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._socket.settimeout(min(timeout_s, WAIT_MAX_S))
-            self._socket.sendall(command)
+            self._send(command, timeout_s)
             while True:
-                data = self._socket.recv(65_536)
-                if not data:
-                    raise ConnectionLost(f"the connection to {self._address} broke: closed by the peer")
-                for frame in self._parser.feed(data):
+                for frame in self._parser.feed(self._some(ROOM_BYTES, deadline)):
                     if frame.kind == ERROR:
                         raise refusal(frame.data.decode("utf-8", "replace"))
                     if frame.data != nsqframes.HEARTBEAT:
+                        self._heard()
                         return frame.data
                 if self._parser.error is not None:
                     raise self._parser.error
-                self._socket.settimeout(min(max(deadline - time.monotonic(), 0.001), WAIT_MAX_S))
-        except TimeoutError:
+        except (BlockingIOError, TimeoutError):
             raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from None
         except OSError as error:
             raise ConnectionLost(f"the connection to {self._address} broke: {error}") from error
-
-    def is_quiet(self) -> bool:
-        """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
-        self._socket.settimeout(0)  # `call` sets its own
-        return quiet(self._socket)
-
-    def close(self) -> None:
-        """Close it."""
-        self._socket.close()

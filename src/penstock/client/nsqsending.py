@@ -17,7 +17,7 @@ LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200,
 
 def check_plain(messages: Sequence[Message]) -> None:
     """ValueError for what has no place in a queue topic: it holds bodies, and a due time, nothing else."""
-    if len({message.topic for message in messages}) != 1:
+    if len(messages) != 1 and len({message.topic for message in messages}) != 1:
         raise ValueError("a batch holds at least one message, all of one topic")
     _check_name("topic", messages[0].topic)
     for message in messages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.client.gathering import batch_body
+from penstock.client.plainsend import is_plain
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import send_header, send_request
 from penstock.clock import Clock
@@ -40,6 +41,11 @@ class Outgoing:
     def lost(self) -> None:
         """A try ended without an answer: whether it is stored is unknown."""
         self.unsure += 1
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is one message that `client.plainsend` can send."""
+        return len(self.messages) == 1 and is_plain(self.messages[0], self._compress_over)
 
     def request(self, to: MessageQueue) -> RemotingCommand:
         """The request that stores it in a message queue."""

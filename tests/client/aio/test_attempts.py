@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,15 +32,16 @@ async def test_what_is_known_now(registry: str, fresh: Fresh) -> None:
     async with Producer(registry) as producer:
         attempts: Attempts = producer.attempts
         assert attempts.known_queues(topic) is None
-        assert attempts.choose_now(Message(topic, b""), None, None) is None
         queues = await producer.queues(topic)  # those it will have
+        route = await attempts.route(topic)
         assert attempts.known_queues(topic) == queues
-        assert attempts.choose_now(Message(topic, b""), queues[2], None) == queues[2]
-        assert attempts.choose_now(Message(topic, b""), None, last) == queues[-1]
-        assert attempts.choose_now(Message("other", b""), queues[2], None) is None
-        turns = [attempts.choose_now(Message(topic, b""), None, None) for _ in queues]
+        assert attempts.choose_now(route, Message(topic, b""), queues[2], None) == queues[2]
+        assert attempts.choose_now(route, Message(topic, b""), None, last) == queues[-1]
+        assert attempts.choose_now(route, Message("other", b""), queues[2], None) is None
+        assert attempts.choose_now(replace(route), Message(topic, b""), None, None) is None  # another one by now
+        turns = [attempts.choose_now(route, Message(topic, b""), None, None) for _ in queues]
         assert sorted(turn for turn in turns if turn) == queues
-        keyed = {attempts.choose_now(Message(topic, b"", sharding_key="k"), None, None) for _ in range(5)}
+        keyed = {attempts.choose_now(route, Message(topic, b"", sharding_key="k"), None, None) for _ in range(5)}
         assert keyed == {(await attempts.choose(Message(topic, b"", sharding_key="k"), None, None, None))[0]}
 
 
@@ -47,7 +49,8 @@ async def test_a_send_with_a_number_goes_through_the_loop(registry: str, fresh: 
     topic = fresh("numbered")
     async with Producer(registry, idempotent=True) as producer:
         await producer.queues(topic)
-        assert producer.attempts.choose_now(Message(topic, b""), None, None) is None
+        route = await producer.attempts.route(topic)
+        assert producer.attempts.choose_now(route, Message(topic, b""), None, None) is None
 
 
 async def test_ids_are_this_producers(registry: str) -> None:

@@ -86,7 +86,8 @@ class Attempts:
     def outgoing(self, messages: Sequence[Message]) -> Outgoing:
         """The messages with their ids, as one request; for any thread."""
         clock = self.cluster.clock
-        keys = self._keys.take(len(messages), clock.now_ms())
+        count, now_ms = len(messages), clock.now_ms()
+        keys = (self._keys.next(now_ms),) if count == 1 else self._keys.take(count, now_ms)
         return Outgoing(self.settings.group, messages, keys, clock, self.settings.compress_over)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -317,11 +318,11 @@ class Attempts:
         return self._turn(message.topic).pick(queues, avoid), True
 
     def choose_now(
-        self, message: Message, queue: MessageQueue | None, selector: Selector | None
+        self, route: Route, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> MessageQueue | None:
-        """The same as `choose` for any thread, where the route is known and a send has no number; else None."""
-        queues = self.known_queues(message.topic)
-        if not queues or self.settings.idempotent:
+        """The same as `choose` for any thread, by the topic's known route, where a send has no number; else None."""
+        known, queues = self._queues.get(message.topic, (None, None))
+        if known is not route or not queues or self.settings.idempotent:
             return None
         if queue is not None:
             return queue if queue.topic == message.topic else None
