@@ -14,6 +14,7 @@ from penstock import Admin, Message, Producer
 from penstock.client import direct
 from penstock.client.direct import DirectSends
 from penstock.client.line import Line
+from penstock.client.reader import LogReader
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, Closed, ConnectionLost, NoRoute, PenstockError, TimedOut
@@ -215,6 +216,8 @@ def test_a_send_that_failed_at_one_broker_is_tried_at_another(
     with Admin(own_cluster.registry) as admin:
         eventually(lambda: len(admin.brokers()) == 2)
         admin.create_topic("T", 8)
+    with LogReader(own_cluster.registry) as reader:
+        eventually(lambda: len({queue.broker for queue in reader.queues("T")}) == 2)  # each tells the registry by itself
     with Producer(own_cluster.registry, retries=1) as producer:
         queues = producer.queues("T")
         assert len({queue.broker for queue in queues}) == 2
