@@ -194,3 +194,23 @@ def test_what_is_sent_while_signals_come_is_whole(signals: None, short: bool) ->
     body = random.Random(3).randbytes(8 << 20)
     assert one.call(RemotingCommand(1, body=body), 60).body == body[::-1]
     one.close()
+
+
+class Cooperative(socket.socket):
+    """As libraries of green threads put it in the place of Python's: it never blocks the thread in the system."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        super().settimeout(60 if seconds is None else seconds)
+
+
+def test_a_socket_that_never_blocks(monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+    def connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        connection = Cooperative(socket.AF_INET)
+        connection.settimeout(timeout_s)
+        connection.connect(address)
+        return connection
+
+    monkeypatch.setattr(line_module.socket, "create_connection", connect)
+    one = line(lambda command: encode(command.reply(0, None, command.body)), short)
+    assert one.call(RemotingCommand(1, body=b"x"), 20).body == b"x"
+    one.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import os
 import socket
 import ssl
 import time
@@ -49,10 +50,13 @@ class TimedSocket:
         """From now on it is this socket: the first one, or that with TLS around it."""
         self._socket = connection
         self._tls = isinstance(connection, ssl.SSLSocket)
-        self._by_system = cython.compiled and not self._tls
+        self._by_system = False
         self._patience = 0.0
-        if self._by_system:
+        if cython.compiled and not self._tls:
             connection.settimeout(None)
+            self._by_system = os.get_blocking(
+                connection.fileno()
+            )  # one that a library put in the place of Python's may not be
         self._wait_at_most(timeout_s)
 
     def _send(self, data: bytes, timeout_s: float) -> None:
