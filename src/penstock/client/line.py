@@ -54,9 +54,8 @@ class TimedSocket:
         self._patience = 0.0
         if cython.compiled and not self._tls:
             connection.settimeout(None)
-            self._by_system = os.get_blocking(
-                connection.fileno()
-            )  # one that a library put in the place of Python's may not be
+            # A socket that a library put in the place of Python's may never block.
+            self._by_system = os.get_blocking(connection.fileno())
         self._wait_at_most(timeout_s)
 
     def _send(self, data: bytes, timeout_s: float) -> None:
