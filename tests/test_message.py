@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,22 @@ def test_what_no_message_can_be() -> None:
         Message("T", b"", delay_level=3, deliver_at_ms=5)
     with pytest.raises(AttributeError, match="immutable"):
         Message("T", b"").body = b"other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"properties": {"n": 5}},
+        {"properties": {"n": None}},
+        {"properties": {5: "n"}},
+        {"keys": (5,)},
+        {"tags": 5},
+        {"sharding_key": 5},
+    ],
+)
+def test_texts_of_a_message_are_texts(given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"are str, and .* is none"):
+        Message("T", b"", **given)
 
 
 def test_what_a_received_message_tells() -> None:

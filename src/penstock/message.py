@@ -48,6 +48,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             raise TypeError(f"a message's body is bytes, not {type(self.body).__name__}")
         if self.delay_level and self.deliver_at_ms is not None:
             raise ValueError("give delay_level or deliver_at_ms, not both")
+        if self.keys or self.properties or self.tags is not None or self.sharding_key is not None:
+            self._check_texts()
+
+    def _check_texts(self) -> None:
+        """TypeError in the caller's line: None and numbers were stored as words and digits by a send that went by itself, and
+        refused by one that had to wait.
+        """
+        texts = [*self.keys, *self.properties, *self.properties.values()]
+        texts += [text for text in (self.tags, self.sharding_key) if text is not None]
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"keys, tag, properties and sharding key of a message are str, and {text!r} is none")
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):

@@ -179,10 +179,12 @@ def test_a_callback_may_send_but_not_wait(registry: str, fresh: Fresh) -> None:
 def test_a_message_that_cannot_be_sent_costs_no_other(registry: str, fresh: Fresh) -> None:
     topic = fresh("bad")
     with Producer(registry) as producer:
-        odd: tuple[str, ...] = (1,)  # type: ignore[assignment]
         messages = [
-            Message(topic, b"1"), Message(topic, b"", keys=odd), Message(topic, b"", properties={"": "x"}), Message(topic, b"2"),
-        ]  # fmt: skip
+            Message(topic, b"1"),
+            Message(topic, b"", keys=("\ud800",)),
+            Message(topic, b"", properties={"": "x"}),
+            Message(topic, b"2"),
+        ]
         sends = [producer.send_nowait(message) for message in messages * 3]
         for number, send in enumerate(sends):
             if number % 4 in (0, 3):
