@@ -163,3 +163,36 @@ print(next(iter(consumer)).body)
         [sys.executable, "-c", code, registry, fresh("left")], capture_output=True, text=True, timeout=120
     )
     assert (told.stdout, told.returncode) == ("b'x'\n", 0), told.stderr
+
+
+LEAVES = """
+import atexit, sys
+from penstock import Message, Producer
+
+def work():
+    producer = Producer(sys.argv[1], linger_ms=5_000).start()
+    for number in range(30):
+        producer.send_nowait(Message(sys.argv[2], b"x"))
+    return producer
+
+if sys.argv[3] == "closed at the end":
+    atexit.register(lambda: producer.close())
+producer = work()
+if sys.argv[3] == "out of sight":
+    producer = None
+elif sys.argv[3] == "flushed":
+    producer.flush()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "lost"), [("in sight", True), ("out of sight", True), ("flushed", False), ("closed at the end", False)]
+)
+def test_a_program_that_leaves_its_sends_is_told(
+    registry: str, fresh: Callable[[str], str], how: str, lost: bool
+) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", LEAVES, registry, fresh("left"), how], capture_output=True, text=True, timeout=120
+    )
+    said = "the program ends with 30 sends under way, without flush or close: what is not stored by now is lost\n"
+    assert (told.stdout, told.returncode, told.stderr) == ("", 0, said if lost else "")

@@ -88,6 +88,12 @@ class Producer(Client):
         self._direct = DirectSends(self._inner.attempts, send_timeout_s)
         self._handover = Handover(self._inner.lanes, buffer_bytes, when_full, send_timeout_s)
 
+    def start(self) -> Producer:
+        """Connect to a name server. ConnectionLost when none answers."""
+        super().start()
+        portal().watch(self._inner.lanes)
+        return self
+
     def close(self) -> None:
         """Wait for the sends under way, say goodbye and close. What has no receipt within the send timeout fails."""
         try:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from importlib import import_module
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
+
+log = logging.getLogger("penstock.client")
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -20,6 +24,13 @@ STILL_S = 1.0  # for the loop to stand still in, when the program ends
 _lock = threading.RLock()  # a signal handler may come while its own thread has it
 _current: Portal | None = None
 _of_parent: list[Portal | None] = []  # never let go of: what its loop waits at is shared with the parent
+
+
+class Sends(Protocol):
+    """The sends of a producer."""
+
+    @property
+    def unsettled(self) -> int: ...
 
 
 class Portal:
@@ -32,6 +43,7 @@ class Portal:
         self._thread.start()
         self._ended = False
         self._still = threading.Lock()  # what the loop waits for once the program has ended
+        self._sends: weakref.WeakSet[Sends] = weakref.WeakSet()  # whoever has some under way is kept by its tasks
 
     def run(self, work: Coroutine[object, None, T]) -> T:
         """The result of a coroutine, waited for. An interrupt cancels it."""
@@ -63,6 +75,19 @@ class Portal:
         with suppress(RuntimeError):  # the loop is closed
             self.soon(wait)
             stands.wait(STILL_S)
+
+    def watch(self, sends: Sends) -> None:
+        """Tell of those that are under way when the program ends."""
+        self._sends.add(sends)
+
+    def tell_unsettled(self) -> None:
+        """A warning where the program ends before sends have their receipts; the loop stands still."""
+        count = sum(sends.unsettled for sends in self._sends)
+        if count:
+            log.warning(
+                "the program ends with %d sends under way, without flush or close: what is not stored by now is lost",
+                count,
+            )
 
     def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """The result of a plain function that must run in the loop's thread."""
@@ -117,6 +142,12 @@ def _ending() -> None:
         _current.stand_still()
 
 
+def _ended() -> None:
+    if _current is not None and _current.pid == os.getpid():
+        _current.tell_unsettled()
+
+
+atexit.register(_ended)  # before the others, so behind them, and behind a program that closes its clients at its end
 atexit.register(_ending)  # when this is imported: before a program says what it does at its end, so behind that
 
 

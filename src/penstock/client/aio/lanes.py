@@ -78,6 +78,11 @@ class Lanes:
         """Whether as much is under way as may be."""
         return self.under_way >= self._buffer_bytes
 
+    @property
+    def unsettled(self) -> int:
+        """How many sends have neither a receipt nor an error yet."""
+        return sum(lane.accepted - lane.settled for lane in (*self._lanes.values(), *self._alone))
+
     def check_open(self) -> None:
         """Closed after `close`."""
         if not self.is_open:
