@@ -79,7 +79,11 @@ def test_a_job_id_in_another_commit_mode_is_refused() -> None:
             job(broker.registry, "partition", "parts", "4", partition)
         with pytest.raises(ConfigError, match="commitMode=partition, and this one has batch"):
             job(broker.registry, "batch", "parts", "5")
-        assert sum(one.max_offset for one in admin.topic_stats("one").values()) == 6
+        job(broker.registry, "partition", "half", "6", partition=1)  # and then the job failed
+        job(broker.registry, "partition", "half", "7", partition=1)
+        with pytest.raises(ConfigError, match="commitMode=partition, and this one has batch"):
+            job(broker.registry, "batch", "half", "8", partition=1)
+        assert sum(one.max_offset for one in admin.topic_stats("one").values()) == 8
 
 
 def test_a_repetition_reads_few_rows_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:

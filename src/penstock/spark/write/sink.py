@@ -137,10 +137,13 @@ def _demand_its_topic(options: SinkOptions, layout: Mapping[str, list[str]]) -> 
         )
 
 
-def _demand_its_mode(options: SinkOptions, run: SinkRun) -> None:
-    """ConfigError when the job of this name was written in the other commit mode, which counts its batches under another name."""
+def _demand_its_mode(options: SinkOptions, run: SinkRun, partition: int) -> None:
+    """ConfigError when the job of this name was written in the other commit mode, which counts its batches under other names.
+
+    Each task asks for its own partition: of a job that failed any of them may have been published.
+    """
     client = client_of(options)
-    part = sinkoptions.sink_of_part(run.sink, 0)
+    part = sinkoptions.sink_of_part(run.sink, partition)
     other, sink = ("partition", part) if options.commit_mode == "batch" else ("batch", run.sink)
     written = replace(run, sink=sink)
     if client.known(written, client.coordinator(written)).batch >= 0:
@@ -166,8 +169,8 @@ def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     """What a task does, in any commit mode."""
     if options.commit_mode == "none":
         return Staged(run, batch, partition, send(options, batch, partition, batches))
-    if options.job_id is not None and (options.commit_mode == "partition" or partition == 0):
-        _demand_its_mode(options, run)
+    if options.job_id is not None:
+        _demand_its_mode(options, run, partition)
     if options.commit_mode == "partition":
         own = replace(run, sink=sinkoptions.sink_of_part(run.sink, partition))
         sealed = stage(options, own, batch, partition, batches)
