@@ -16,6 +16,7 @@ from http_rows import ask
 from access.people import SECRET, user, write
 from fronts.nsq_peer import NsqPeer
 from penstock import Admin, Message, Producer, PullConsumer
+from penstock.client.staging import SinkRun, StageClient, Stager
 from penstock.clock import FakeClock
 from penstock.errors import NoRoute, NotFound
 from penstock.fronts.prometheus import (
@@ -29,6 +30,8 @@ from penstock.fronts.prometheus import (
 )
 from penstock.histogram import Histogram
 from penstock.testing import Broker
+from penstock.wire.record import BatchItem, encode_batch
+from penstock.wire.staged import piece_head
 from polling import eventually
 
 LINE = re.compile(r"^penstock_(\w+?)(?:{(.*)})? (\S+)$")
@@ -175,6 +178,27 @@ def test_dead_letters_delays_and_the_age_of_the_log() -> None:
         assert found[given_up, 'group="billing"'] == 1
         assert found["delayed_late_seconds", ""] == 0
         assert 0 <= found["storage_message_reserve_seconds", ""] < 600
+
+
+def test_staged_rows_that_nobody_published() -> None:
+    run = SinkRun("sink", "query", "run")
+    messages = encode_batch(BatchItem(b"%d" % n, b"") for n in range(3))
+    head = piece_head(b"rows", 0, delayed=False, sys_flag=0, born_ms=1, count=3, size=len(messages))
+    staged = "staged_rows", "staged_bytes", "staged_seconds"
+    clock = FakeClock()
+    with Broker(clock=clock) as broker, Admin(broker.registry) as admin, StageClient(broker.registry) as client:
+        admin.create_topic("rows", 1)
+        assert [figures(broker.http)[name, ""] for name in staged] == [0, 0, 0]
+        stager = Stager(client, run, 0)
+        stager.add("broker-a", head + messages, 3)
+        sealed = stager.seal()
+        clock.advance(7_000)
+        rows, size, seconds = (figures(broker.http)[name, ""] for name in staged)
+        assert (rows, seconds) == (3, 7)
+        assert size > len(messages)
+        client.publish(run, 0, [sealed])
+        clock.advance(1_000)  # the files go behind the next flush
+        eventually(lambda: [figures(broker.http)[name, ""] for name in staged] == [0, 0, 0])
 
 
 def test_names_of_a_histogram_are_counters() -> None:

@@ -97,6 +97,11 @@ class Staging:
         """The size of all spool files that are there."""
         return self.spool_files.staged_bytes
 
+    def oldest_ms(self) -> int | None:
+        """How long the spool has lain that was not written to for longest; None: there is none."""
+        found = [spool.at_ms for spool in self.spools.values()]
+        return max(0, self._core.time.now_ms - min(found)) if found else None
+
     # -- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:

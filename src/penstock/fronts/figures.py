@@ -274,6 +274,10 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     yield sample("delayed_messages", len(broker.schedule))
     due_ms = broker.schedule.next_due_ms()
     yield sample("delayed_late_seconds", 0 if due_ms is None else max(0, broker.now_ms - due_ms) / 1000)
+    staging = broker.staging
+    yield sample("staged_rows", sum(spool.rows for spool in staging.spools.values()))
+    yield sample("staged_bytes", staging.staged_bytes)
+    yield sample("staged_seconds", (staging.oldest_ms() or 0) / 1000)
     oldest_ms = earliest_ms(store)
     unwritten, overdue = broker.schedule.behind(broker.now_ms, OVERDUE_MAX)
     yield sample("timer_enqueue_lag_messages", unwritten)
