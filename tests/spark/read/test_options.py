@@ -8,7 +8,8 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark.pages import rewritten
-from penstock.spark.read.options import OPTIONS, parse
+from penstock.spark.read.options import OPTIONS, SECURITY_OPTIONS, parse, unknown
+from penstock.spark.write.options import SINK_OPTIONS
 
 DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
 
@@ -18,6 +19,33 @@ def test_an_unknown_option_names_the_nearest() -> None:
         parse({"subscribe": "t", "startingOffset": "earliest"})
     with pytest.raises(ConfigError, match="unknown option 'zzz'"):
         parse({"subscribe": "t", "zzz": "1"})
+
+
+@pytest.mark.parametrize(
+    ("brought", "source", "sink"),
+    [
+        ("kafka.group.id", "groupIdPrefix", None),
+        ("kafka.bootstrap.servers", "penstock.bootstrap.servers", "penstock.bootstrap.servers"),
+        ("kafka.max.poll.records", "fetchBytes", None),
+        ("kafkaConsumer.pollTimeoutMs", "fetchTimeoutMs", None),
+        ("kafka.request.timeout.ms", "fetchTimeoutMs", "sendTimeoutMs"),
+        ("kafka.acks", None, "level"),
+        ("kafka.transactional.id", None, "sinkId"),
+        ("kafka.security.protocol", "tls", "tls"),
+        ("kafka.sasl.jaas.config", "user", "user"),
+        ("kafka.client.id", None, None),
+        ("subscribe", "", "topic"),
+        ("subscribes", "subscribe", "topic"),
+    ],
+)
+def test_a_name_of_kafkas_names_what_is_meant_here(brought: str, source: str | None, sink: str | None) -> None:
+    for known, meant in ((OPTIONS, source), (SINK_OPTIONS, sink)):
+        if meant == "":
+            continue
+        said = str(unknown(brought, (*known, *SECURITY_OPTIONS)))
+        assert said.startswith(
+            f"unknown option {brought!r}: " + ("options: " if meant is None else f"did you mean {meant}?")
+        )
 
 
 def test_names_are_case_insensitive_and_have_aliases() -> None:

@@ -163,6 +163,18 @@ _TABLES = (
     'load("topic"); a table: CREATE TABLE t USING penstock OPTIONS (…) without a list of columns, or'
     " SELECT … FROM t WITH (subscribe 'topic')"
 )
+# How a name begins that a user brings along, and what of ours it is most likely meant as: the first one that there is.
+_BROUGHT = (
+    ("subscribe", "topic"),  # of the source, to the sink
+    ("kafka.group.id", "groupIdPrefix"), ("kafka.auto.offset.reset", "startingOffsets"),
+    ("kafka.fetch.", "fetchBytes"), ("kafka.max.p", "fetchBytes"),
+    ("kafkaconsumer.polltimeout", "fetchTimeoutMs"), ("kafka.request.timeout", "fetchTimeoutMs"),
+    ("kafka.request.timeout", "sendTimeoutMs"), ("kafka.delivery.timeout", "sendTimeoutMs"),
+    ("kafka.acks", "level"), ("kafka.transactional.id", "sinkId"), ("kafka.batch.size", "batchBytes"),
+    ("kafka.linger.ms", "batchBytes"), ("kafka.max.in.flight", "inflight"),
+    ("kafka.security.protocol", "tls"), ("kafka.ssl.truststore", "tlsCa"), ("kafka.ssl.key", "tlsCert"),
+    ("kafka.sasl.", "user"),
+)  # fmt: skip
 # What Spark itself may add.
 IGNORED = frozenset({"checkpointlocation", "queryname", "serialization.format", "versionasof", "timestampasof"})
 
@@ -216,7 +228,12 @@ def read(known: Sequence[Option], given: Mapping[str, str]) -> tuple[Values, dic
 def unknown(name: str, known: Sequence[Option] = OPTIONS) -> ConfigError:
     """The error for a name no option has, naming the nearest."""
     spellings = {spelling.lower(): spelling for option in known for spelling in (option.name, *option.aliases)}
-    near = get_close_matches(name.lower(), spellings, 1, 0.6)
+    brought = [ours.lower() for begin, ours in _BROUGHT if name.lower().startswith(begin) and ours.lower() in spellings]
+    near = (
+        get_close_matches(name.lower(), spellings, 1, 0.8)
+        or brought
+        or get_close_matches(name.lower(), spellings, 1, 0.6)
+    )
     hint = f"did you mean {spellings[near[0]]}?" if near else f"options: {', '.join(o.name for o in known)}"
     return ConfigError(f"unknown option {name!r}: {hint}", hint)
 
