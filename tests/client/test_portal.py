@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,23 @@ def test_a_blocking_call_in_its_own_loop_is_refused() -> None:
         return "refused"
 
     assert one.run(outer()) == "refused"
+
+
+@pytest.mark.parametrize("who", ["gevent.thread", "eventlet.green.thread", "pydevd_monkey"])
+def test_threads_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """The program stood still at its first call. A debugger's are threads."""
+    real = _thread.start_new_thread
+
+    def start(*given: Any) -> int:
+        return real(*given)
+
+    start.__module__ = who
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    if who == "pydevd_monkey":
+        assert Portal().call(lambda: 5) == 5
+        return
+    with pytest.raises(RuntimeError, match="has replaced threads"):
+        Portal()
 
 
 def test_its_loop_is_uvloops_where_that_is_installed_and_no_other_loop_is(monkeypatch: pytest.MonkeyPatch) -> None:

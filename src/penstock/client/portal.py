@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import concurrent.futures
@@ -19,6 +20,7 @@ log = logging.getLogger("penstock.client")
 T = TypeVar("T")
 P = ParamSpec("P")
 
+GREEN = ("gevent", "eventlet")  # by name: debuggers replace the same function, by one that starts threads
 STILL_S = 1.0  # for the loop to stand still in, when the program ends
 
 _lock = threading.RLock()  # a signal handler may come while its own thread has it
@@ -37,6 +39,7 @@ class Portal:
     """Runs coroutines for threads that wait."""
 
     def __init__(self) -> None:
+        _demand_threads()
         self.pid = os.getpid()
         self.loop = _new_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-client", daemon=True)
@@ -115,6 +118,16 @@ class Portal:
             self._ended = False
             self._still.release()
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+def _demand_threads() -> None:
+    """RuntimeError where threads are greenlets: the loop would have the only real one for ever, and nobody would be told."""
+    patched = _thread.start_new_thread.__module__.partition(".")[0]
+    if patched in GREEN:
+        raise RuntimeError(
+            f"{patched} has replaced threads, and this client's event loop needs one: patch without them, in gevent with"
+            " monkey.patch_all(thread=False, queue=False), in eventlet with monkey_patch(thread=False)"
+        )
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
