@@ -83,6 +83,18 @@ def test_what_cannot_be_written_says_why(spark: Any, registry: str) -> None:
     assert "did you mean topic" in cause(error.value)
 
 
+def test_insert_into_a_temporary_view(spark: Any, registry: str, publish: Callable[..., str]) -> None:
+    """Unlike a table of the catalog, a view hands its options on: those that source and sink both have."""
+    publish("inserted", 4)
+    for view, option in (("by_topic", "topic"), ("by_subscribe", "subscribe")):
+        spark.sql(f"CREATE TEMPORARY VIEW {view} USING penstock OPTIONS (registry '{registry}', {option} 'inserted')")
+    spark.sql("INSERT INTO by_topic (value, key) SELECT CAST('7' AS binary), CAST('k' AS binary)")
+    assert numbers(registry, "inserted") == [0, 1, 2, 3, 7]
+    with pytest.raises(Exception) as error:
+        spark.sql("INSERT INTO by_subscribe SELECT * FROM by_subscribe")
+    assert "did you mean topic" in cause(error.value)
+
+
 def test_overwriting_is_refused(spark: Any, registry: str) -> None:
     with pytest.raises(Exception, match=r"append|overwrit"):
         spark.sql("SELECT 'x' AS value").write.format("penstock").options(registry=registry).mode("overwrite").save("t")
