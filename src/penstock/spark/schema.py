@@ -48,7 +48,12 @@ COLUMNS = (
     Column("physicalOffset", "bigint", "byte position in the broker's commit log"),
     Column("size", "int", "bytes of the stored record"),
     Column("crcOk", "boolean", "whether the stored body matches its checksum"),
-    Column("delayUntil", "timestamp", "the moment a delayed message was due; null for others"),
+    Column(
+        "delayUntil",
+        "timestamp",
+        "when a message that waits in `rmq_sys_wheel_timer` is due, where its sender named the moment;"
+        " null for all others, also once it is in its topic: `timestamp` says when that was",
+    ),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
 SEGMENT = Column("segment", "string", "the file it was read from; `penstock-log` only")
