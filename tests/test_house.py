@@ -23,7 +23,8 @@ ARROWS = arrows(TREES)
 # A floor imports floors below it, and nothing but wings imports a wing. Read are all imports of every module: those in
 # functions and those for type checkers, too. The root is the public face: it takes names from wherever they are.
 FLOORS = {
-    "memory": -2, "errors": -1, "limits": -1, "msgid": -1, "faults": 0, "garbage": 0, "logs": 0, "threads": 0, "notify": 0,
+    "memory": -2, "errors": -2, "limits": -1, "settingfiles": -1, "msgid": -1, "faults": 0, "garbage": 0, "logs": 0,
+    "threads": 0, "notify": 0,
     "charts": 0, "histogram": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 1, "config": 0,
     "security": 2, "tls": 1, "tlsconnection": 2, "wire": 1, "disk": 1,
     "access": 2,

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from penstock.errors import ConfigError
+from penstock.settingfiles import demand_file, whole
 from penstock.wire import acl
 from penstock.wire.remoting import RemotingCommand
 
@@ -108,7 +109,7 @@ def secret_of(file: str | Path) -> str:
     path = Path(file)
     _check_owner(path)
     try:
-        return path.read_text().rstrip("\r\n")
+        return whole(path).decode().rstrip("\r\n")
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the secret in {path}: {error}") from None
 
@@ -127,7 +128,7 @@ def _of_file(path: Path) -> Security:
 
     _check_owner(path)
     try:
-        told = tomllib.loads(path.read_text())
+        told = tomllib.loads(whole(path).decode())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from None
     file = told.pop("secret_file", "")
@@ -168,6 +169,9 @@ def _of_environment(environment: Mapping[str, str]) -> Security:
 
 @lru_cache(maxsize=16)
 def _context(ca: str, cert: str, key: str, skip_hostname: bool) -> ssl.SSLContext:
+    for file in (ca, cert, key):
+        if file:
+            demand_file(file)
     try:
         context = ssl.create_default_context(cafile=ca or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2

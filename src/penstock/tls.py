@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
+from penstock.settingfiles import demand_file
 from penstock.words import MS_A_SECOND
 
 log = logging.getLogger("penstock.tls")
@@ -106,6 +107,7 @@ def server_context(config: BrokerConfig | RegistryConfig) -> ssl.SSLContext | No
     # What the setting allows below 1.2 the library may still refuse; it warns about the names.
     context.minimum_version = max(VERSIONS[config.tls_min_version], ssl.TLSVersion.TLSv1_2)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    _demand_files(config)
     try:
         context.load_cert_chain(config.tls_cert, config.tls_key or None, password=_no_password)
         if config.tls_root_ca_file:
@@ -129,6 +131,7 @@ def peer_context(config: BrokerConfig) -> ssl.SSLContext | None:
     """
     if config.ha_tls != "required":
         return None
+    _demand_files(config)
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = max(VERSIONS[config.tls_min_version], ssl.TLSVersion.TLSv1_2)
@@ -142,6 +145,13 @@ def peer_context(config: BrokerConfig) -> ssl.SSLContext | None:
             f"TLS files cannot be used: {error}", "Look at tls_cert, tls_key, tls_root_ca_file."
         ) from None
     return context
+
+
+def _demand_files(config: BrokerConfig | RegistryConfig) -> None:
+    """ConfigError for what OpenSSL would wait for, or read without end."""
+    for file in (config.tls_cert, config.tls_key, config.tls_root_ca_file):
+        if file:
+            demand_file(file)
 
 
 def _no_password() -> str:

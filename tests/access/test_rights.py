@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from access.people import SECRET, looked, rights_of, touched, user, write
+from penstock.access import rights as rights_module
 from penstock.access.needs import ADMIN, USER, publish
 from penstock.access.rights import LARGE_BYTES, LOOK_MS, REST_MS, TRUSTED, Rights, Stamp, read_rights, users_file
 from penstock.access.users import User, read_right, token_digest
@@ -168,7 +169,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", refused)
+        patch.setattr(rights_module, "whole", refused)
         look(lambda: "Too many open files" in caplog.text)
         for _ in range(5):
             look(lambda: True)
@@ -177,7 +178,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
     look(lambda: "gone" not in rights.users)
     assert len(rights.users) == 1 + len(many)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", refused)
+        patch.setattr(rights_module, "whole", refused)
         with pytest.raises(ConfigError, match=r"cannot read .*: Too many open files"):
             Rights(path)
 

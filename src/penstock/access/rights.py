@@ -28,6 +28,7 @@ from penstock.access.users import Right, User, Verb, address_matches, read_users
 from penstock.errors import BAD_SIGNATURE, NO_ADMIN, NO_RIGHT, NO_USER, ConfigError, Refused
 from penstock.faults import Told
 from penstock.limits import Limits
+from penstock.settingfiles import whole
 from penstock.wire.acl import ACCESS_KEY, is_signed
 from penstock.wire.remoting import RemotingCommand
 
@@ -36,7 +37,6 @@ log = logging.getLogger("penstock.access")
 LOOK_MS = 400
 REST_MS = 100  # so long a file must stay as it is before it counts
 GRAIN_MS = 2_100  # what is written later has another time, on any file system
-FILE_BYTES_MAX = 16 << 20
 LARGE_BYTES = 64 << 10  # from this size on a file is read beside the loop
 READING_MS = 20
 _MEMBER = re.compile(r".+-[0-9]+")
@@ -57,13 +57,10 @@ class Stamp(NamedTuple):
 
 def _read_file(path: Path) -> tuple[dict[str, User], tuple[str, ...]]:
     """Users, and addresses that are trusted with everything. ConfigError, OSError."""
-    found = path.stat()
-    if found.st_mode & 0o077:
+    if path.stat().st_mode & 0o077:
         raise ConfigError(f"others can read {path}, which holds secrets", f"chmod 600 {path}")
-    if found.st_size > FILE_BYTES_MAX:
-        raise ConfigError(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = whole(path).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock.access.plainacl import parse, read_acl
 from penstock.access.users import User, read_users, write_users
 from penstock.errors import ConfigError
+from penstock.settingfiles import whole
 
 MODE = 0o600
 
@@ -27,7 +28,7 @@ def is_plain_acl(path: Path) -> bool:
 def read(path: Path) -> dict[str, User]:
     """The users of either kind of file; none where there is no file. ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = whole(path).decode()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 from isal import isal_zlib
 
@@ -22,6 +21,7 @@ from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, Refused, WireError
 from penstock.log import epochs
 from penstock.log.store import LogStore
+from penstock.settingfiles import whole
 from penstock.wire import fastjson, ha
 from penstock.wire.codes import PERM_READ
 from penstock.wire.fastjson import JsonObject
@@ -43,7 +43,7 @@ def secret_of(config: BrokerConfig) -> bytes:
     if not config.ha_secret_file:
         return b""
     try:
-        secret = Path(config.ha_secret_file).read_bytes().strip()
+        secret = whole(config.ha_secret_file).strip()
     except OSError as error:
         raise ConfigError(f"ha_secret_file {config.ha_secret_file}: {error.strerror}") from None
     if len(secret) < SECRET_BYTES_MIN:
