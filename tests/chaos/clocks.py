@@ -197,10 +197,11 @@ class ClockCampaign(Campaign):
         name = self.made.roles()["slave"]
         node = self.made.nodes[name]
         node.kill()
+        said = node.says("this machine's clock is")  # in an earlier round, in the same log
         self.made.clocks[name].set(wall_s=wall_s)
         node.start()
         eventually(self.made.whole, 120, "it does not come back")
-        eventually(lambda: node.says("this machine's clock is") > 0, 60, "it does not say that its clock is wrong")
+        eventually(lambda: node.says("this machine's clock is") > said, 60, "it does not say that its clock is wrong")
         eventually(lambda: self.made.ha("switch", "--to", name).returncode == 0, 60, "places do not change")
         eventually(lambda: self.made.state()["master"] == name and self.made.whole(), 60, "it does not lead")
         wanted = self._delayed()
