@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -81,19 +83,19 @@ def test_a_pipe_that_is_open_is_read_to_its_end() -> None:
 def test_what_is_open_is_no_more_than_a_file_may_be(tmp_path: Path) -> None:
     """A pipe tells no size."""
     reading, writing = os.pipe()
-    if os.fork() == 0:
-        os.close(reading)
-        piece = bytes(1 << 20)
-        try:
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError):
             while True:
-                os.write(writing, piece)
-        finally:
-            os._exit(0)
-    os.close(writing)
+                os.write(writing, bytes(1 << 20))
+
+    writer = threading.Thread(target=write)
+    writer.start()
     with pytest.raises(ConfigError, match="more than 16 MiB"):
         whole(f"/dev/fd/{reading}")
     os.close(reading)
-    os.wait()
+    writer.join()
+    os.close(writing)
 
 
 @pytest.mark.parametrize(

@@ -217,9 +217,7 @@ def test_a_send_that_failed_at_one_broker_is_tried_at_another(
         eventually(lambda: len(admin.brokers()) == 2)
         admin.create_topic("T", 8)
     with LogReader(own_cluster.registry) as reader:
-        eventually(
-            lambda: len({queue.broker for queue in reader.queues("T")}) == 2
-        )  # each tells the registry by itself
+        eventually(lambda: len({queue.broker for queue in reader.queues("T")}) == 2)  # each tells the registry
     with Producer(own_cluster.registry, retries=1) as producer:
         queues = producer.queues("T")
         assert len({queue.broker for queue in queues}) == 2
