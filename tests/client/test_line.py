@@ -13,7 +13,11 @@ import pytest
 
 from penstock.client import line as line_module
 from penstock.client.line import Line
+from penstock.client.plainsend import PlainSends
+from penstock.client.results import SendReceipt
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConnectionLost, TimedOut, WireError
+from penstock.message import Message
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, CommandParser, RemotingCommand, encode
 from penstock.words import FRAME_BYTES_MAX, TYPE_SHIFT
@@ -213,4 +217,22 @@ def test_a_socket_that_never_blocks(monkeypatch: pytest.MonkeyPatch, short: bool
     monkeypatch.setattr(line_module.socket, "create_connection", connect)
     one = line(lambda command: encode(command.reply(0, None, command.body)), short)
     assert one.call(RemotingCommand(1, body=b"x"), 20).body == b"x"
+    one.close()
+
+
+def test_an_answer_that_comes_twice_is_no_other_sends() -> None:
+    """Else a message that is nowhere has a receipt."""
+    offsets = iter(range(10))
+
+    def answer(command: RemotingCommand) -> bytes:
+        ext = {"msgId": "A", "queueId": command.ext["e"], "queueOffset": str(next(offsets))}
+        return encode(command.reply(0, ext)) * 2
+
+    one, found = line(answer, False), []
+    for queue_id in (0, 1, 0, 1):
+        sends = PlainSends("G", MessageQueue("T", "a", queue_id))
+        receipt = one.store(sends.request(Message("T", b""), "KEY", 0), 20)
+        assert isinstance(receipt, SendReceipt)
+        found.append((receipt.queue.queue_id, receipt.queue_offset))
+    assert found == [(0, 0), (1, 1), (0, 2), (1, 3)]
     one.close()

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client import line as line_module
 from penstock.client import nsqframes
 from penstock.client.nsqline import NsqLine
 from penstock.errors import BrokerRefused, ConnectionLost, PenstockError, TimedOut
 from penstock.testing import Broker
+from polling import eventually
 
 
 def test_publishing(tmp_path: Path) -> None:
@@ -63,6 +65,32 @@ def test_heartbeats_answer_nothing() -> None:
         line = NsqLine(address, 10)
         assert line.call(nsqframes.publish("T", [b"x"]), 10) == b"OK"
         line.close()
+
+
+def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers have no numbers: it would be the receipt of a message that was not read yet."""
+    monkeypatch.setattr(line_module, "FRESH_S", 1e9)
+    again = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(ConnectionResetError), server.accept()[0] as connection:
+                for _ in range(2):
+                    connection.recv(65_536)
+                    connection.sendall(OK)
+                again.wait(60)
+                connection.sendall(OK)
+                connection.recv(65_536)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        line = NsqLine(f"127.0.0.1:{server.getsockname()[1]}", 10)
+        assert line.call(nsqframes.publish("T", [b"x"]), 10) == b"OK"
+        assert line.is_quiet()
+        again.set()
+        eventually(lambda: not line.is_quiet())
+        line.close()
+        thread.join(60)
 
 
 @pytest.mark.parametrize("answers", [(), (b"",), (OK, b""), (OK,), (b"\xff" * 20,)])

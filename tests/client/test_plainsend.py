@@ -43,8 +43,8 @@ def test_the_frame_is_that_of_the_object(message: Message, odd: str) -> None:
 
 
 def test_each_request_has_a_number_of_its_own() -> None:
-    sends = PlainSends("G", QUEUE)
-    assert len({sends.request(Message("T", b""), "KEY", 0).opaque for _ in range(10)}) == 10
+    both = PlainSends("G", QUEUE), PlainSends("G", MessageQueue("T", "a", 4))
+    assert len({sends.request(Message("T", b""), "KEY", 0).opaque for sends in both for _ in range(10)}) == 20
 
 
 def test_what_cannot_travel_is_refused() -> None:

@@ -97,10 +97,10 @@ class Staging:
         """The size of all spool files that are there."""
         return self.spool_files.staged_bytes
 
-    def oldest_ms(self) -> int | None:
-        """How long the spool has lain that was not written to for longest; None: there is none."""
-        found = [spool.at_ms for spool in self.spools.values()]
-        return max(0, self._core.time.now_ms - min(found)) if found else None
+    def oldest_age_ms(self) -> int:
+        """How long ago the spool was written to that was left alone for longest; 0 where there is none."""
+        now_ms = self._core.time.now_ms
+        return max((now_ms - spool.at_ms for spool in self.spools.values()), default=0)
 
     # -- opening -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import socket
@@ -13,7 +12,7 @@ from struct import Struct
 
 import cython
 
-from penstock.client.plainsend import PlainSend
+from penstock.client.plainsend import OPAQUES, PlainSend
 from penstock.client.results import SendReceipt
 from penstock.errors import ConnectionLost, TimedOut
 from penstock.security import PLAIN, Security
@@ -43,7 +42,6 @@ class TimedSocket:
     """
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
-        self._heard_s = -math.inf  # when the peer said something last
         self._use(connection, timeout_s)
 
     def _use(self, connection: socket.socket, timeout_s: float) -> None:
@@ -106,17 +104,8 @@ class TimedSocket:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
-    def _heard(self) -> None:
-        """The peer has just said something whole."""
-        self._heard_s = time.monotonic()
-
     def is_quiet(self) -> bool:
-        """Whether the peer has neither closed the line nor said anything on it that nobody asked for.
-
-        A line that has answered just now is not looked at: that would cost each of many sends a call to the system.
-        """
-        if time.monotonic() - self._heard_s < FRESH_S:
-            return True
+        """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
         if not self._by_system:  # with a time to wait Python would wait that long before it asks
             self._patience = 0.0
             self._socket.settimeout(0)
@@ -139,9 +128,9 @@ class Line(TimedSocket):
         super().__init__(connect(address, timeout_s, security), timeout_s)
         self._security = security
         self._signs = bool(security.user)
-        self._opaques = itertools.count(1)
         self._short = short
         self._rest = b""  # of what came with a short answer
+        self._heard_s = -math.inf  # when it came
         self._cutter = FrameCutter(FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
 
     def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -167,7 +156,7 @@ class Line(TimedSocket):
 
     def ask(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a request; errors as of `call`."""
-        command.number(next(self._opaques))
+        command.number(next(OPAQUES))
         if self._signs:
             self._security.sign(command)
         self._write(encode(command), command.code, timeout_s)
@@ -212,7 +201,7 @@ class Line(TimedSocket):
                     else self._some(PREFIX_BYTES, deadline)
                 )
             self._rest = data[cutter.end :]
-            self._heard()
+            self._heard_s = time.monotonic()
             begin = cutter.header + cutter.size
             return cutter.kind, data[cutter.header : begin], data[begin : cutter.end]
         cutter.cut(self._exactly(PREFIX_BYTES, deadline), 0)
@@ -231,7 +220,10 @@ class Line(TimedSocket):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def is_quiet(self) -> bool:
-        return not self._rest and super().is_quiet()
+        """The same. A line that has answered just now is not looked at: that would cost each of many sends a call to the system,
+        and what comes a second time has no number that anybody waits for.
+        """
+        return not self._rest and (time.monotonic() - self._heard_s < FRESH_S or super().is_quiet())
 
 
 def _failure(error: OSError, doing: str, timeout_s: float) -> TimedOut | ConnectionLost:

@@ -67,7 +67,6 @@ class NsqLine(TimedSocket):
                     if frame.kind == ERROR:
                         raise refusal(frame.data.decode("utf-8", "replace"))
                     if frame.data != nsqframes.HEARTBEAT:
-                        self._heard()
                         return frame.data
                 if self._parser.error is not None:
                     raise self._parser.error

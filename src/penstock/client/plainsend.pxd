@@ -15,7 +15,7 @@ cdef class PlainSend:
 cdef class PlainSends:
     cdef bytes _begin, _to_born, _to_properties, _end
     cdef Py_ssize_t _fixed
-    cdef object _queue, _opaques
+    cdef object _queue
 
     @cython.locals(number=bytes, born=bytes, properties=bytes, body=bytes, size=Py_ssize_t)
     cpdef PlainSend request(self, object message, object key, object now_ms)

@@ -23,6 +23,8 @@ from penstock.wire.record import BODY_BYTES_MAX
 from penstock.wire.remoting import FLAG_RESPONSE, RemotingCommand, encode
 from penstock.words import INT32_MAX, LENGTH_BYTES, PREFIX_BYTES
 
+# The numbers of requests, one row for all lines of the process: an answer that comes twice is the answer to no other request.
+OPAQUES = itertools.count(1)
 _MARK = b"\xff"  # no UTF-8 has this byte, so no name in a header can be taken for a place
 _PLACE: Any = msgspec.Raw(_MARK)
 _PREFIX = Struct(">II")  # the frame's length, then a JSON header's
@@ -92,11 +94,10 @@ class PlainSends:
         self._begin, self._to_born, self._to_properties, self._end = header.split(_MARK)
         self._fixed = len(header) - header.count(_MARK)
         self._queue = queue
-        self._opaques = itertools.count(1)
 
     def request(self, message: Message, key: str, now_ms: int) -> PlainSend:
         """One more of them. ValueError for properties that cannot travel."""
-        opaque = next(self._opaques) & INT32_MAX
+        opaque = next(OPAQUES) & INT32_MAX
         number, born = str(opaque).encode(), b'"' + str(now_ms).encode() + b'"'
         properties, body = _encode_json(properties_text(message, key)), message.body
         size = self._fixed + len(number) + len(born) + len(properties)

@@ -277,7 +277,7 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     staging = broker.staging
     yield sample("staged_rows", sum(spool.rows for spool in staging.spools.values()))
     yield sample("staged_bytes", staging.staged_bytes)
-    yield sample("staged_seconds", (staging.oldest_ms() or 0) / 1000)
+    yield sample("staged_seconds", max(0, staging.oldest_age_ms()) / 1000)
     oldest_ms = earliest_ms(store)
     unwritten, overdue = broker.schedule.behind(broker.now_ms, OVERDUE_MAX)
     yield sample("timer_enqueue_lag_messages", unwritten)
