@@ -115,6 +115,20 @@ def test_a_socket_gives_what_it_has_and_takes_the_first_of_what_it_is_given() ->
         assert octets.receive(there.fileno(), 100, 0) == b""
 
 
+def test_a_socket_is_silent_until_something_comes_or_it_ends() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert octets.silent(here.fileno())
+        there.sendall(b"x")
+        assert not octets.silent(here.fileno())
+        assert here.recv(10) == b"x"  # it was not taken
+        assert octets.silent(here.fileno())
+        there.close()
+        assert not octets.silent(here.fileno())
+        here.close()
+        assert not octets.silent(here.fileno())
+
+
 def test_the_steady_clock_goes_on() -> None:
     before = octets.steady_ns()
     assert before <= octets.steady_ns() <= before + 60 * 10**9

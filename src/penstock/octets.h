@@ -283,6 +283,12 @@ static inline int64_t deliver(int fd, const unsigned char *b, int64_t p, int64_t
     if (sent < 0) PyErr_SetFromErrno(PyExc_OSError);
     return sent;
 }
+/* Whether an open socket has nothing to be read, not even its end or an error. */
+#include <poll.h>
+static inline int silent(int fd) {
+    struct pollfd one = {fd, POLLIN, 0};
+    return fd >= 0 && poll(&one, 1, 0) == 0;
+}
 /* The steady clock that goes on while the machine sleeps, in nanoseconds. */
 #include <time.h>
 #ifdef CLOCK_BOOTTIME

@@ -31,5 +31,6 @@ cdef extern from "octets.h":
     object lend(const unsigned char *b, long long p, long long n)
     bytes receive(int fd, long long n, int flags)
     long long deliver(int fd, const unsigned char *b, long long p, long long n) except -1
+    bint silent(int fd)
     void populate(unsigned char *b, long long p, long long n)
     void unmap(unsigned char *b, long long p, long long n)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import time
 from mmap import mmap
@@ -201,6 +202,15 @@ def receive(fd: int, n: int, flags: int) -> bytes:
 def deliver(fd: int, b: Readable, p: int, n: int) -> int:
     """Give a socket n bytes at p, or the first of them: how many. It waits as `receive` does."""
     return os.write(fd, memoryview(b)[p : p + n])
+
+
+def silent(fd: int) -> bool:
+    """Whether an open socket has nothing to be read, not even its end or an error."""
+    if fd < 0:
+        return False
+    asked = select.poll()
+    asked.register(fd, select.POLLIN)
+    return not asked.poll(0)
 
 
 def steady_ns() -> int:

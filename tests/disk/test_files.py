@@ -189,6 +189,7 @@ def test_pages_that_the_disk_refuses_come_one_by_one(tmp_path: Path, monkeypatch
 def test_names_of_segments() -> None:
     names = ["00000000000000000010", "x", "1", "00000000000000000000", "0000000000000000000²"]
     assert list(number_names(names)) == [0, 10]
+    assert list(number_names([segment_name((1 << 62) - 1024), segment_name(1 << 62), "9" * 20])) == [(1 << 62) - 1024]
     assert segment_name(1 << 30) == "00000000001073741824"
 
 

@@ -22,15 +22,14 @@ from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
 from penstock.words import FRAME_BYTES_MAX, JSON, PREFIX_BYTES
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, deliver, receive
+    from cython.cimports.penstock.octets import address, deliver, receive, silent
 else:
-    from penstock.octets import address, deliver, receive
+    from penstock.octets import address, deliver, receive, silent
 
 SHORT_BYTES = 4_096
 FRESH_S = 0.001  # after an answer: a line that breaks so soon would as well break a moment later, on its way
 WAIT_MAX_S = 1_000_000.0  # of one call to the system, which counts milliseconds in 31 bits: eleven days
 _MICROS = 1_000_000  # a second
-_LOOK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # a sum of flags is made by the interpreter each time
 _TIMEVAL = Struct("@ll")
 
 
@@ -106,10 +105,7 @@ class TimedSocket:
 
     def is_quiet(self) -> bool:
         """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
-        if not self._by_system:  # with a time to wait Python would wait that long before it asks
-            self._patience = 0.0
-            self._socket.settimeout(0)
-        return quiet(self._socket)
+        return silent(self._socket.fileno())
 
     def close(self) -> None:
         """Close it."""
@@ -244,14 +240,3 @@ def connect(address: tuple[str, int], timeout_s: float, security: Security) -> s
         if connection is not None:
             connection.close()
         raise ConnectionLost(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
-
-
-def quiet(connection: socket.socket) -> bool:
-    """Whether there is nothing to be read, not even the end: a line that lay idle may have been closed by its peer."""
-    try:  # the system's own `recv`, past TLS, which takes no flags
-        socket.socket.recv(connection, 1, _LOOK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

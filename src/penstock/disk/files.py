@@ -35,6 +35,7 @@ log = logging.getLogger("penstock.disk")
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
 PAGES_BYTES = 64 << 10
+POSITIONS = 1 << 62  # that a file's name may say: from here on numbers mean "never"
 TOGETHER_MIN = 16  # files from which on one flush of the file system costs less than theirs
 PARTS_MAX = 1_024  # of one call: IOV_MAX
 _PIECE = 1 << 18
@@ -604,7 +605,7 @@ def _used(piece: bytes) -> int:
 
 
 def number_names(names: list[str]) -> Iterator[int]:
-    """The first offsets among the names: those of exactly 20 digits, in order."""
+    """The first offsets among the names: those of exactly 20 digits, in order. What is beyond all positions names nothing of ours."""
     for name in sorted(names):
-        if len(name) == 20 and name.isascii() and name.isdigit():
+        if len(name) == 20 and name.isascii() and name.isdigit() and int(name) < POSITIONS:
             yield int(name)
