@@ -29,6 +29,7 @@ from pathlib import Path
 import penstock
 from chaos.machines import Tell, at, can_make_machines, ends, inside
 from chaos.partitions import LEASE_MS, Apart, Campaign, play
+from chaos.replicas import objection
 from fronts.raw_peer import RawPeer
 from ha_parts import eventually
 from penstock.errors import PenstockError
@@ -307,7 +308,7 @@ class ClockCampaign(Campaign):
 def within(folder: Path, rounds: int, seed: int, longest_s: float, words: tuple[str, ...], tell: Tell) -> None:
     """What `run` runs in namespaces of its own; one of the words may be `defect=NAME`, the others are faults."""
     defect = "".join(word for word in words if word.startswith("defect="))
-    made = Clocked(folder, defect)
+    made = Clocked(folder, defect.removeprefix("defect="))
     faults = tuple(word for word in words if word != defect)
     play(made, ClockCampaign(made, random.Random(seed), longest_s), rounds, seed, faults, tell)
 
@@ -336,11 +337,7 @@ def run(
 
 def find(defect: str, *, seed: int = 0) -> str:
     """What the oracle says of brokers with a planted defect."""
-    try:
-        run(2, lambda text: None, seed=seed, faults=("master_ahead",), defect=defect)
-    except AssertionError as error:
-        return str(error).strip().splitlines()[-1]
-    raise AssertionError(f"{defect}: nothing was missed")
+    return objection(lambda tell: run(2, tell, seed=seed, faults=("master_ahead",), defect=defect))
 
 
 def campaign(times: int, tell: Tell, seed: int) -> None:
