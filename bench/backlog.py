@@ -14,6 +14,16 @@ STEADY_MIN = 0.9
 TOPIC = "Backlog"
 
 
+def steadiness(seconds: list[int]) -> dict[str, float]:
+    """Rates within the first and the last tenth of the whole seconds; nothing where there are not two of them."""
+    whole = seconds[:-1]  # the last one has just begun
+    tenth = max(1, len(whole) // 10)
+    first, last = sum(whole[:tenth]) / tenth, sum(whole[-tenth:]) / tenth
+    if len(whole) < 2 or not first:
+        return {}
+    return {"first_tenth_rate": first, "last_tenth_rate": last, "last_to_first": round(last / first, 2)}
+
+
 def measure(messages: int = 10_000_000, spark: bool = True) -> dict[str, Any]:
     """Fill, read, read with Spark."""
     result: dict[str, Any] = {"machine": describe(), "messages": messages, "body_bytes": 100}
@@ -21,14 +31,7 @@ def measure(messages: int = 10_000_000, spark: bool = True) -> dict[str, Any]:
     with penstock() as broker:
         filled = load("send", broker, T=TOPIC, P=4, q=4, w=20, b=200, s=100, t=600, W=0, n=messages)
         memory = [anonymous_mib(broker.pid)]
-        seconds = filled["per_second"]
-        # Rates within the first and the last tenth: at ten million and some hundred thousand a second, seconds are fine enough.
-        tenth = max(1, len(seconds) // 10)
-        first, last = sum(seconds[:tenth]) / tenth, sum(seconds[-tenth:]) / tenth
-        result["append"] = {
-            "rate": filled["rate"], "cpu_us": filled["cpu_us"], "first_tenth_rate": first, "last_tenth_rate": last,
-            "last_to_first": round(last / first, 2),
-        }  # fmt: skip
+        result["append"] = {"rate": filled["rate"], "cpu_us": filled["cpu_us"], **steadiness(filled["per_second"])}
         print("append", result["append"], flush=True)
         read = load("read", broker, T=TOPIC, C=4, t=600, W=0, n=messages)
         memory.append(anonymous_mib(broker.pid))

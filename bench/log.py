@@ -132,7 +132,9 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    result = measure(rounds=1 if "--short" in arguments else 3)
+    short = "--short" in arguments
+    result = measure(rounds=1 if short else 3)
     show(result)
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "log.json").write_text(json.dumps(result, indent=1) + "\n")
+    if not short:
+        (HERE / "results").mkdir(exist_ok=True)
+        (HERE / "results" / "log.json").write_text(json.dumps(result, indent=1) + "\n")

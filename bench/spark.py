@@ -1,6 +1,6 @@
 """The Spark side beside its floors, in rows per CPU-second of the JVM and all Python workers together.
 
-    ./run bench spark [--only PART …] [--rounds N] [--scale F]      PART: source sink bulk splits stats reindex archive
+    ./run bench spark [--short] [--only PART …] [--rounds N] [--scale F]      PART: source sink bulk splits stats reindex archive
 
 source   against an empty source of the same schema, which gives the same batch again and again: what Spark itself costs;
          as it comes (`files`: the task reads the folder the broker names) and over TCP (option `store` = none)
@@ -15,8 +15,9 @@ archive  against `df.write.parquet` of the same columns with the same compressio
 
 A query costs about half a CPU-second before its first row (Spark starts Python to plan it), so the runs are long: about
 20 minutes on two cores, and 12 GB of disk at most. Both sides of a pair run in turn in one session, so that what else the
-machine does hits both. CPU seconds hardly depend on that; wall-clock rates do. `--scale` makes all sizes smaller. Results
-go into bench/results/spark.json; the parts that were not run stay there as they were.
+machine does hits both. CPU seconds hardly depend on that; wall-clock rates do. `--scale` makes all sizes smaller,
+`--short` fifty times, in one round, and stores nothing. Results go into bench/results/spark.json; the parts that were not
+run stay there as they were.
 """
 
 from __future__ import annotations
@@ -281,7 +282,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--short", action="store_true", help="a fiftieth, one round, and nothing is stored")
     given = parser.parse_args()
+    rounds, scale = (1, 0.02) if given.short else (given.rounds, given.scale)
 
     import penstock.spark.kernel.batches as batches
     from penstock.spark import session
@@ -295,12 +298,14 @@ def main() -> None:
         for part in [part for part in PARTS if part in given.only]:
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-                PARTS[part](Bench(spark, Path(folder), given.rounds, given.scale, found))
+                PARTS[part](Bench(spark, Path(folder), rounds, scale, found))
             print(f"{part}: {time.monotonic() - began:.0f} s", flush=True)
-            keep(found)
+            if not given.short:
+                keep(found)
     finally:
         spark.stop()
-    print(f"written to {RESULTS}")
+    if not given.short:
+        print(f"written to {RESULTS}")
 
 
 def keep(found: dict[str, Any]) -> None:

@@ -605,7 +605,7 @@ def _used(piece: bytes) -> int:
 
 
 def number_names(names: list[str]) -> Iterator[int]:
-    """The first offsets among the names: those of exactly 20 digits, in order. What is beyond all positions names nothing of ours."""
+    """The first offsets among the names: those of exactly 20 digits, in order. Beyond all positions nothing is ours."""
     for name in sorted(names):
         if len(name) == 20 and name.isascii() and name.isdigit() and int(name) < POSITIONS:
             yield int(name)
