@@ -110,6 +110,11 @@ def test_a_batch_that_was_planned_behind_its_publish_is_no_repetition(tmp_path: 
     with Broker(tmp_path / "data") as broker, StageClient(broker.registry, patience_s=5) as client:
         again = SinkRun("sink", "query", "run-2")
         assert all(client.publish(again, batch, [], batch * 1_000 + 1_000).already for batch in (1, 0))
+        assert client.known(again, "broker-a").planned == 2_000
+        for batch, planned in ((1, 2_000), (0, 1_000), (2, 2_001)):
+            client.demand_planned(again, batch, planned)
+        with pytest.raises(PlannedAnew, match="batch 1 of sink sink was published before"):
+            client.demand_planned(again, 1, 2_001)
         for batch in (1, 0):
             with pytest.raises(PlannedAnew, match=f"batch {batch} of sink sink was published before .* up to batch 1"):
                 client.publish(again, batch, [], 2_001)

@@ -85,11 +85,12 @@ class Sealed:
 @dataclass(frozen=True)
 class Known:
     """What a broker knows of a sink: the batch published last, -1 for none; the broker that decides, empty before the
-    first batch; the layout of the batches so far."""
+    first batch; the layout of the batches so far; when the batch published last was planned, if it was said."""
 
     batch: int
     coordinator: str
     layout: dict[str, list[str]]
+    planned: int | None = None
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,12 @@ class StageClient(LogReader):
         """What a broker knows of the sink. BrokerRefused when this run may not write."""
         return _known(self.ask_broker(broker, RequestCode.STAGE_OPEN, run.ext()))
 
+    def demand_planned(self, run: SinkRun, batch: int, planned_ms: int) -> None:
+        """PlannedAnew when the sink has a batch published that its query has planned again since; see `publish`."""
+        known = self.known(run, self.coordinator(run))
+        if known.batch >= batch and known.planned is not None and planned_ms > known.planned:
+            raise _planned_anew(run, batch, known.batch)
+
     def _note(self, run: SinkRun, broker: str, coordinator: str = "") -> RemotingCommand:
         """What a broker answers now; with `coordinator` it notes the run."""
         ext = run.ext() | ({"coordinator": coordinator} if coordinator else {})
@@ -368,8 +375,8 @@ def _layout(parts: Iterable[Sealed]) -> dict[str, set[str]]:
 
 
 def _known(answer: RemotingCommand) -> Known:
-    layout = json.loads(answer.body or b"{}").get("layout") or {}
-    return Known(int(answer.ext["batch"]), answer.ext["coordinator"], layout)
+    told = json.loads(answer.body or b"{}")
+    return Known(int(answer.ext["batch"]), answer.ext["coordinator"], told.get("layout") or {}, told.get("planned"))
 
 
 def _others_came(run: SinkRun, found: str, asked: str) -> StagedLost:

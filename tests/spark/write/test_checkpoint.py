@@ -36,6 +36,18 @@ def test_it_says_when_a_batch_was_planned(folder: Path) -> None:
         assert Checkpoint(location).planned_ms(batch) is None
 
 
+def test_it_says_which_batch_was_planned_last(folder: Path) -> None:
+    assert Checkpoint(str(folder)).newest_planned() == {}
+    for batch in (9, 10):
+        text = f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":{1000 + batch},"conf":{{}}}}\n{{}}'
+        (folder / "offsets" / str(batch)).write_text(text)
+    (folder / "offsets" / ".11.crc").write_text("")
+    assert Checkpoint(folder.as_uri()).newest_planned() == {10: 1010}
+    (folder / "offsets" / "11").write_text("")
+    for location in (str(folder), f"s3a://{folder}", "", "/no/such/folder"):
+        assert Checkpoint(location).newest_planned() == {}
+
+
 def test_it_keeps_who_decides(folder: Path) -> None:
     checkpoint = Checkpoint(folder.as_uri())
     assert checkpoint.deciders() == {}

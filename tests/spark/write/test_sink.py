@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from penstock import Admin
-from penstock.client.staging import Sealed, SinkRun
+from penstock.client.staging import PlannedAnew, Sealed, SinkRun
 from penstock.spark.write import options as sinkoptions
 from penstock.spark.write import sink
 from penstock.spark.write.sink import batch_writer, commit, stream_writer, write
@@ -84,6 +84,33 @@ def test_a_job_id_in_another_commit_mode_is_refused() -> None:
         with pytest.raises(ConfigError, match="commitMode=partition, and this one has batch"):
             job(broker.registry, "batch", "half", "8", partition=1)
         assert sum(one.max_offset for one in admin.topic_stats("one").values()) == 8
+
+
+def test_partitions_of_a_batch_that_was_planned_anew_are_refused() -> None:
+    """Also one that the plan before had not; the same plan again, and who does not say when it was, is a repetition."""
+    rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+
+    def task(registry: str, batch: int, partition: int, planned_ms: int | None) -> None:
+        options = sinkoptions.parse({"registry": registry, "topic": "one", "commitMode": "partition"})
+        write(options, SinkRun("s", "q", "r"), batch, partition, iter([rows]), planned_ms)
+
+    with Broker() as broker, Admin(broker.registry) as admin:
+        admin.create_topic("one", 1)
+        count = lambda: sum(one.max_offset for one in admin.topic_stats("one").values())  # noqa: E731
+        for partition in (0, 1):
+            task(broker.registry, 4, partition, 1_000)
+        for partition in (0, 1, 2):
+            with pytest.raises(PlannedAnew, match=r"batch 4 of sink s/\d was published before"):
+                task(broker.registry, 4, partition, 1_001)
+        assert count() == 4
+        for partition in (0, 1):
+            task(broker.registry, 4, partition, 1_000)
+            task(broker.registry, 4, partition, None)
+        assert count() == 4
+        task(broker.registry, 4, 2, 1_000)  # a task of the same plan that failed before
+        for partition in (0, 1, 2, 3):
+            task(broker.registry, 5, partition, 2_000)
+        assert count() == 14
 
 
 def test_a_repetition_reads_few_rows_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:

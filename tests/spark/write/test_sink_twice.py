@@ -172,13 +172,18 @@ def test_too_many_staged_bytes_are_a_clear_error(spark: Any, tmp_path: Path) -> 
 # -- streams
 
 
-def pass_on(spark: Any, registry: str, source: str, sink: str, checkpoint: Path, **options: str) -> Any:
-    """A query from one topic to another; started."""
-    return (
+def pass_on(
+    spark: Any, registry: str, source: str, sink: str, checkpoint: Path, partitions: int = 0, **options: str
+) -> Any:
+    """A query from one topic to another, by their values in so many partitions; started."""
+    frame = (
         spark.readStream.format("penstock")
         .options(registry=registry, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="60")
         .load()
         .selectExpr("value", "key")
+    )
+    return (
+        (frame.repartition(partitions, "value") if partitions else frame)
         .writeStream.format("penstock")
         .options(registry=registry, topic=sink, checkpointLocation=str(checkpoint), **options)
         .trigger(availableNow=True)
@@ -223,6 +228,30 @@ def test_a_checkpoint_that_was_put_back_is_told(
     counts = Counter(numbers(registry, "put-back-on"))
     assert set(counts) == set(range(100))
     assert sum(counts.values()) == 120
+
+
+def test_a_checkpoint_that_was_put_back_and_is_cut_into_other_partitions(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    """Each partition counts for itself, and a new one knew of nothing: 40 of 60 rows were written a second time."""
+    source, checkpoint = publish("cut-anew", 120), tmp_path / "checkpoint"
+
+    def query(partitions: int) -> None:
+        pass_on(
+            spark, registry, source, "cut-anew-on", checkpoint, partitions=partitions, commitMode="partition"
+        ).awaitTermination()
+
+    query(2)
+    query(3)  # nothing is new
+    assert numbers(registry, "cut-anew-on") == list(range(120))
+    for folder in ("offsets", "commits"):
+        for name in ("1", ".1.crc"):
+            (checkpoint / folder / name).unlink()
+    for _ in range(2):
+        with pytest.raises(Exception) as error:
+            query(3)
+        assert "was published before the query planned it" in cause(error.value)
+        assert numbers(registry, "cut-anew-on") == list(range(120))
 
 
 def child(program: str, home: Path, **given: Any) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ import json
 from penstock import msgid
 from penstock.broker.clients import Peer
 from penstock.broker.runs import Run
-from penstock.broker.sinks import LAYOUT_TOPICS_MAX
+from penstock.broker.sinks import LAYOUT_TOPICS_MAX, Sink
 from penstock.broker.staging import Token, Wanted
 from penstock.delivery.waiters import Outcome
 from penstock.errors import Refused, StoreError, WireError
@@ -40,8 +40,7 @@ class StageCalls(Calls):
         if not fields["token"]:
             known = staging.ask(sink, query, run, bool(fields["reset"])) if not who.coordinator else staging.note(who)
             last, coordinator = (-1, "") if known is None else (known.last, known.coordinator)
-            layout = {} if known is None or not known.layout else {"layout": known.layout}
-            body = json.dumps(layout).encode() if layout else b""
+            body = b"" if known is None else _told(known)
             reply = request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
             if who.coordinator:
                 session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply)
@@ -115,6 +114,14 @@ class StageCalls(Calls):
         tokens = _tokens(_object(request.body).get("tokens", []))
         count = self.broker.staging.drop(fields["sink"], fields["run"], list(tokens))
         return request.reply(ext={"count": str(count)})
+
+
+def _told(known: Sink) -> bytes:
+    """What a task asks for before it stages: over which brokers rows were dealt out, when the last batch was planned."""
+    told: dict[str, object] = {"layout": known.layout} if known.layout else {}
+    if "planned" in known.answer:
+        told["planned"] = known.answer["planned"]
+    return json.dumps(told).encode() if told else b""
 
 
 def _failed(request: RemotingCommand, error: BaseException) -> RemotingCommand:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -38,6 +39,16 @@ class Checkpoint:
         except (OSError, ValueError, LookupError, TypeError):
             return None
         return planned if type(planned) is int else None
+
+    def newest_planned(self) -> dict[int, int]:
+        """The number of the micro-batch that Spark planned last, and when; empty where that cannot be read here."""
+        try:
+            names = os.listdir(self._folder / "offsets") if self._folder is not None else []
+        except OSError:
+            return {}
+        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
+        planned = self.planned_ms(newest)
+        return {} if planned is None else {newest: planned}
 
     def deciders(self) -> dict[str, str]:
         """The broker that decides, by the name of the sink; empty where none was noted, or where that cannot be read here."""

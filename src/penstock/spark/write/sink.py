@@ -165,16 +165,33 @@ def send(options: SinkOptions, batch: int, partition: int, batches: Iterator[pa.
     return Sealed("", sender.rows, 0, ())
 
 
-def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """What a task does, in any commit mode."""
+def _demand_its_plan(options: SinkOptions, run: SinkRun, batch: int, planned_ms: int) -> None:
+    """PlannedAnew when the first partition was published by an earlier plan of this batch: a partition that plan did not have
+    is not known itself, and would write rows that are in others already.
+    """
+    first = replace(run, sink=sinkoptions.sink_of_part(run.sink, 0))
+    client_of(options).demand_planned(first, batch, planned_ms)
+
+
+def write(
+    options: SinkOptions,
+    run: SinkRun,
+    batch: int,
+    partition: int,
+    batches: Iterator[pa.RecordBatch],
+    planned_ms: int | None = None,
+) -> Staged:
+    """What a task does, in any commit mode. `planned_ms`: when Spark planned the batch, where the driver could read that."""
     if options.commit_mode == "none":
         return Staged(run, batch, partition, send(options, batch, partition, batches))
     if options.job_id is not None:
         _demand_its_mode(options, run, partition)
     if options.commit_mode == "partition":
+        if planned_ms is not None and partition > 0:  # what the first one knows of itself, its own publish finds
+            _demand_its_plan(options, run, batch, planned_ms)
         own = replace(run, sink=sinkoptions.sink_of_part(run.sink, partition))
         sealed = stage(options, own, batch, partition, batches)
-        client_of(options).publish(own, batch, [sealed])
+        client_of(options).publish(own, batch, [sealed], planned_ms)
         return Staged(own, batch, partition, replace(sealed, brokers=()))
     return Staged(run, batch, partition, stage(options, run, batch, partition, batches))
 
@@ -245,7 +262,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, location: str = "") -> None:
         self.options = options
         self.location = location
-        self._deciders = Checkpoint(location).deciders()  # on the driver: tasks may run where its files are not
+        checkpoint = Checkpoint(location)  # on the driver: tasks may run where its files are not
+        self._deciders, self._planned = checkpoint.deciders(), checkpoint.newest_planned()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         context = _context()
@@ -257,7 +275,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # Only a sink with a name of its own can be taken over: another's unnamed sink is never met.
         name = self.options.sink_id or query
         sink = SinkRun(name, query, run, reset=self.options.sink_reset, decider=self._deciders.get(name, ""))
-        return write(self.options, sink, int(batch), context.partitionId(), iterator)
+        planned_ms = self._planned.get(int(batch))
+        return write(self.options, sink, int(batch), context.partitionId(), iterator, planned_ms)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         commit(self.options, messages, batchId, self.location)
