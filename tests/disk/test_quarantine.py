@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from penstock.disk.files import Files
-from penstock.disk.quarantine import data_folder, quarantine, try_quarantine
+from penstock.disk.quarantine import data_folder, make_way, quarantine, try_quarantine
 from penstock.errors import StoreError
 
 
@@ -41,3 +41,14 @@ def test_where_the_disk_does_not_allow_it_the_file_stays(tmp_path: Path) -> None
 def test_the_data_folder_of_a_queues_file(tmp_path: Path) -> None:
     assert data_folder(tmp_path / "data" / "queues" / "t" / "0.queue") == tmp_path / "data"
     assert data_folder(tmp_path / "elsewhere" / "0.queue") == tmp_path / "elsewhere"
+
+
+def test_only_what_is_there_makes_way(tmp_path: Path) -> None:
+    path = tmp_path / "t" / "0.queue"
+    make_way(Files(), tmp_path, path)
+    assert not (tmp_path / "lost+found").exists()
+    path.parent.mkdir()
+    path.symlink_to(tmp_path / "nothing")
+    make_way(Files(), tmp_path, path)
+    assert not path.is_symlink()
+    assert [one.readlink() for one in (tmp_path / "lost+found").glob("t-0.queue.*")] == [tmp_path / "nothing"]

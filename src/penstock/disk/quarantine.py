@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def try_quarantine(files: Files, root: Path, path: Path, why: str) -> bool:
         log.error("not set aside file=%s why=%s error=%s", path, why, error)
         return False
     return True
+
+
+def make_way(files: Files, root: Path, path: Path) -> None:
+    """What has a name that a new file is to get is another's: a link would be followed and what is there overwritten, and a
+    longer file, with what is written into it, is not what the next start looks for. StoreError.
+    """
+    if os.path.lexists(path):
+        quarantine(files, root, path, "it was there before a file of this broker had its name")
 
 
 def data_folder(path: Path) -> Path:

@@ -34,7 +34,7 @@ from zlib import crc32 as crc32_of
 import cython
 
 from penstock.disk.files import Files, is_full, last_byte
-from penstock.disk.quarantine import data_folder, try_quarantine
+from penstock.disk.quarantine import data_folder, make_way, try_quarantine
 from penstock.disk.readysegment import BROKEN, CHECKED, FOREIGN, FULL, UNCHECKED
 from penstock.disk.stream import Stream
 from penstock.errors import StoreError
@@ -311,6 +311,8 @@ class ReadyQueue(Stream):
         path = self.folder / f"{self.name}_{self._number}.queue"
         try:
             self.files.make_folder(self.folder, durable=False)  # the flush makes its name durable
+            for name in (path, path.with_suffix(".sums")):
+                make_way(self.files, data_folder(path), name)
             segment = self.pool.take(size)
             if segment is not None:
                 segment.tag = self.tag

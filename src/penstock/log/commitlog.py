@@ -19,13 +19,12 @@ answered, and nobody reads, before. Readers use the mapping: both show the same 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from threading import Lock
 
 import cython
 
-from penstock.disk.files import Files, is_full
-from penstock.disk.quarantine import quarantine
+from penstock.disk.files import is_full
+from penstock.disk.quarantine import make_way
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import StoreError
 from penstock.log.checksums import Checksums, Sidecar
@@ -145,14 +144,6 @@ def _body_length_at(sys: int) -> int:
     if sys & layout.SYS_STORE_IPV6:
         at += layout.HOST_V6_MORE
     return at
-
-
-def _make_way(files: Files, path: Path) -> None:
-    """What has the next segment's name is another's: a link would be followed and what is there overwritten, and a longer file,
-    with what this log writes into it, is no segment for the next start. StoreError.
-    """
-    if path.is_symlink() or path.exists():
-        quarantine(files, path.parents[1], path, "it was there before this log had a segment of its name")
 
 
 class CommitLog:
@@ -300,7 +291,8 @@ class CommitLog:
 
     def make_next(self) -> tuple[Segment, Sidecar]:
         """The segment after the last and its sidecar, durable by name. For any thread. StoreError, DiskFull."""
-        _make_way(self.file.files, self.file.folder / segment_name(self.file.end))
+        folder = self.file.folder
+        make_way(self.file.files, folder.parent, folder / segment_name(self.file.end))
         segment = self.file.make_next()
         try:
             sidecar = self.sums.make(segment.first)
