@@ -69,7 +69,8 @@ def test_subscribers_hear_live_and_again_at_a_start(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_failed_store_takes_nothing_more(tmp_path: Path) -> None:
+def test_a_failed_store_takes_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Senders were told that the broker's log says why, and it said nothing."""
     store = make(tmp_path)
     store.open()
     draft = put(store, b"x")
@@ -79,7 +80,11 @@ def test_a_failed_store_takes_nothing_more(tmp_path: Path) -> None:
     assert store.append(draft) == status.DISK_FULL
     store.refuse(status.OK)
     assert store.append(draft) == status.OK
-    store.fail(StoreError("a flush failed"))
+    for error in ("a flush: Input/output error", "another one"):
+        store.fail(StoreError(error))
+    assert [line.message for line in caplog.records if line.levelname == "ERROR"] == [
+        "nothing is stored any more, until a restart error=a flush: Input/output error"
+    ]
     store.refuse(status.OK)
     assert store.append(draft) == status.NOT_WRITABLE
     store.close(False)

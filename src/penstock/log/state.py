@@ -7,6 +7,7 @@ truth; `dispatch` derives everything else from it, the same way for live traffic
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+import logging
 import re
 from mmap import mmap
 from pathlib import Path
@@ -34,6 +35,8 @@ else:
     from penstock.log import status
     from penstock.octets import address, java_hash
     from penstock.wire import layout
+
+log = logging.getLogger("penstock.log")
 
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_.#-]{1,127}")
 _OFFSET_MAX = 1 << 58
@@ -332,6 +335,8 @@ class LogState:
 
     def fail(self, error: BaseException) -> None:
         """A flush has failed: no more writing until a restart has checked the store."""
+        if self.healthy:  # who sends is told that this line says why
+            log.error("nothing is stored any more, until a restart error=%s", error)
         self.healthy = False
         self.refusal = status.NOT_WRITABLE
 

@@ -186,7 +186,6 @@ class Upkeep:
     def _fail_without_folder(self) -> None:
         """What is written now goes into files without names: nobody would ever find it. Or it would go to another's."""
         error = StoreError(f"the data folder {self.folder} was removed, renamed or replaced, or its file lock was")
-        log.error("nothing is stored any more, until a restart error=%s", error)
         self.files.give_up(str(error))
         self.store.durability.fail(error)
         self.store.fail(error)
