@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 
 pytest.importorskip("pyspark")
 
@@ -86,8 +86,9 @@ def test_a_job_id_in_another_commit_mode_is_refused() -> None:
         assert sum(one.max_offset for one in admin.topic_stats("one").values()) == 8
 
 
-def test_partitions_of_a_batch_that_was_planned_anew_are_refused() -> None:
+def test_partitions_of_a_batch_that_was_planned_anew_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that the plan before had not; the same plan again, and who does not say when it was, is a repetition."""
+    monkeypatch.setattr(sink, "is_whole", lambda: True)
     rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
 
     def task(registry: str, batch: int, partition: int, planned_ms: int | None) -> None:
@@ -111,6 +112,28 @@ def test_partitions_of_a_batch_that_was_planned_anew_are_refused() -> None:
         for partition in (0, 1, 2, 3):
             task(broker.registry, 5, partition, 2_000)
         assert count() == 14
+
+
+@pytest.mark.parametrize("mode", ["batch", "partition"])
+@pytest.mark.parametrize("whole", [True, None, False])
+def test_rows_that_may_not_be_all_are_not_published_by_their_task(
+    mode: str, whole: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "is_whole", lambda: whole)
+    rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
+    with Broker() as broker, Admin(broker.registry) as admin:
+        admin.create_topic("one", 1)
+        options = sinkoptions.parse({"registry": broker.registry, "topic": "one", "commitMode": mode})
+        task = lambda: write(options, SinkRun("s", "q", "r"), 0, 0, iter([rows]))  # noqa: E731
+        count = lambda: sum(one.max_offset for one in admin.topic_stats("one").values())  # noqa: E731
+        if whole is False:
+            with pytest.raises(PenstockError, match="Spark has ended its input before the last one"):
+                task()
+            monkeypatch.setattr(sink, "is_whole", lambda: True)  # as the next attempt finds it
+        staged = task()
+        assert count() == (2 if mode == "partition" and whole is not None else 0)
+        commit(options, [staged], 0)
+        assert count() == 2
 
 
 def test_a_repetition_reads_few_rows_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from penstock.spark.tools.plainly import all_plainly
 from penstock.spark.write import options as sinkoptions
 from penstock.spark.write.checkpoint import Checkpoint
 from penstock.spark.write.options import SinkOptions
+from penstock.spark.write.taskinput import is_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,12 +44,13 @@ _NO_OVERWRITING = "a topic cannot be overwritten: messages are only ever added"
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task attempt hands to the driver."""
+    """What one task attempt hands to the driver. `published`: it has published its rows itself."""
 
     run: SinkRun
     batch: int
     partition: int
     sealed: Sealed
+    published: bool = False
 
 
 _clients: dict[tuple[int, str, int, Security], StageClient] = {}
@@ -115,6 +117,8 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
         for found in batches:
             for piece in rows.pieces(found):
                 chunks.add(piece.queue.broker, piece.data, piece.rows)
+        if is_whole() is False:
+            raise PenstockError("what makes the rows of this task has failed, and Spark has ended its input before the last one")
         chunks.flush()
         return replace(stager.seal(), layout=rows.layout)
     except Exception:  # the driver will never hear of this token
@@ -191,8 +195,10 @@ def write(
             _demand_its_plan(options, run, batch, planned_ms)
         own = replace(run, sink=sinkoptions.sink_of_part(run.sink, partition))
         sealed = stage(options, own, batch, partition, batches)
-        client_of(options).publish(own, batch, [sealed], planned_ms)
-        return Staged(own, batch, partition, replace(sealed, brokers=()))
+        whole = bool(is_whole())
+        if whole:  # else the driver does it, which is told of no task that has failed
+            client_of(options).publish(own, batch, [sealed], planned_ms)
+        return Staged(own, batch, partition, sealed, whole)
     return Staged(run, batch, partition, stage(options, run, batch, partition, batches))
 
 
@@ -204,9 +210,14 @@ def commit(
 ) -> None:
     """What the driver does when all tasks are done. `location`: of the query's checkpoint, where there is one."""
     staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
-    if not staged or options.commit_mode != "batch":
+    if not staged or options.commit_mode == "none":
         return
     client, checkpoint, run = client_of(options), Checkpoint(location), staged[0].run
+    if options.commit_mode == "partition":
+        for message in staged:
+            if not message.published:
+                client.publish(message.run, batch, [message.sealed], checkpoint.planned_ms(batch))
+        return
     run = replace(run, decider=checkpoint.deciders().get(run.sink, ""))
     checkpoint.note_decider(run.sink, client.coordinator(run))
     published = client.publish(run, batch, [m.sealed for m in staged], checkpoint.planned_ms(batch))
