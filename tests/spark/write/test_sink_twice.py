@@ -113,7 +113,9 @@ def test_partition_mode_shows_a_tasks_rows_when_it_ends(spark: Any, registry: st
 @pytest.mark.parametrize("mode", ["batch", "partition"])
 def test_rows_whose_maker_fails_are_not_taken_for_all(spark: Any, registry: str, tmp_path: Path, mode: str) -> None:
     """The sink's process sees its rows end, and no error: what there was was published, and the retried task wrote nothing."""
-    long = two_hundred(spark).selectExpr("rpad(value || '.', 4000, '.') as value", "partition")  # more than pipes hold back
+    long = two_hundred(spark).selectExpr(
+        "rpad(value || '.', 4000, '.') as value", "partition"
+    )  # more than pipes hold back
     with settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"}):
         frame = breaking(long, tmp_path, attempts=1, behind=60)
         write(frame, registry, f"cut-short-{mode}", commitMode=mode, batchBytes="10k")

@@ -118,7 +118,9 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
             for piece in rows.pieces(found):
                 chunks.add(piece.queue.broker, piece.data, piece.rows)
         if is_whole() is False:
-            raise PenstockError("what makes the rows of this task has failed, and Spark has ended its input before the last one")
+            raise PenstockError(
+                "what makes the rows of this task has failed, and Spark has ended its input before the last one"
+            )
         chunks.flush()
         return replace(stager.seal(), layout=rows.layout)
     except Exception:  # the driver will never hear of this token
