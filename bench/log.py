@@ -10,7 +10,19 @@ import statistics
 from typing import Any
 
 from bench.machine import describe, touch_memory
-from bench.servers import HERE, Running, find_kafka, find_rocketmq, kafka, kafka_load, load, penstock, rocketmq, sink
+from bench.servers import (
+    HERE,
+    Running,
+    demand_kafka_load,
+    find_kafka,
+    find_rocketmq,
+    kafka,
+    kafka_load,
+    load,
+    penstock,
+    rocketmq,
+    sink,
+)
 
 # name, level, client mode and flags, goal in µs of CPU per message (None: a rate), whether the sink can take the same load
 ROWS: list[tuple[str, str, str, dict[str, Any], float | None, bool]] = [
@@ -35,6 +47,9 @@ def _median(runs: list[dict[str, Any]], key: str) -> float:
 def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[str, Any]:
     """All rows in turn, `rounds` times with the order reversed each time; medians and ranges."""
     peer = find_rocketmq()
+    jars, kafkas = find_kafka(), []
+    if jars is not None:
+        demand_kafka_load(jars)
     result: dict[str, Any] = {
         "machine": describe(), "rounds": rounds, "seconds": seconds, "rocketmq": bool(peer), "rows": []
     }  # fmt: skip
@@ -42,7 +57,6 @@ def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[
     runs: dict[str, list[dict[str, Any]]] = {}
     floors: dict[str, list[dict[str, Any]]] = {}
     theirs: dict[str, list[dict[str, Any]]] = {}
-    jars, kafkas = find_kafka(), []
     for number in range(rounds):
         for row in ROWS if number % 2 == 0 else reversed(ROWS):
             name, level, mode, flags, _, floor = row

@@ -282,6 +282,14 @@ def find_kafka() -> Path | None:
     return None
 
 
+def demand_kafka_load(jars: Path) -> None:
+    """SystemExit, before half an hour is spent on the others, where `kafka_load` would find no program."""
+    if not list(jars.glob("kafka-tools-[0-9]*.jar")):
+        raise SystemExit(
+            f"bench: no kafka-tools JAR in {jars}; add it, as a Kafka's own folder has it, or unset {KAFKA_FOLDER}"
+        )
+
+
 @contextmanager
 def kafka(jars: Path) -> Iterator[Running]:
     """A Kafka of one node with its own defaults, without ZooKeeper, 2 GiB of heap; topics are made when they are named."""
