@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import random
 import zlib
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put, put_one
+from occupants import OCCUPANTS, demand_aside, occupy
 from penstock.disk.files import Files
 from penstock.disk.readylayout import LIVES, WRITTEN_BYTES_MIN
 from penstock.disk.readyqueue import Pool, ReadyQueue
@@ -543,24 +543,13 @@ def test_the_sum_of_a_record_of_any_length_is_zlibs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".queue", ".sums"])
-@pytest.mark.parametrize("what", ["longer", "link", "link to nothing", "folder", "pipe"])
+@pytest.mark.parametrize("what", OCCUPANTS)
 def test_what_has_the_name_of_the_next_segment_makes_way(tmp_path: Path, what: str, suffix: str) -> None:
     """A link was followed and what it leads to overwritten; a pipe was deleted, and a message refused for it."""
     queue = make(tmp_path)
     assert put(queue, b"first") == 0
-    path, elsewhere = tmp_path / "t" / f"t_2{suffix}", tmp_path / "elsewhere"
-    elsewhere.write_bytes(b"precious")
-    match what:
-        case "longer":
-            path.write_bytes(b"theirs" * SEGMENT)
-        case "link":
-            path.symlink_to(elsewhere)
-        case "link to nothing":
-            path.symlink_to(tmp_path / "nothing")
-        case "folder":
-            path.mkdir()
-        case "pipe":
-            os.mkfifo(path)
+    path, outside = tmp_path / "t" / f"t_2{suffix}", tmp_path / "outside"
+    occupy(path, what, SEGMENT, outside)
     sent = [b"%d" % n * 400 for n in range(20)]
     for body in sent:
         assert put(queue, body) == 0
@@ -568,7 +557,4 @@ def test_what_has_the_name_of_the_next_segment_makes_way(tmp_path: Path, what: s
     queue = make(tmp_path)
     assert bodies(queue) == [b"first", *sent]
     queue.close(True)
-    assert elsewhere.read_bytes() == b"precious"
-    assert not (tmp_path / "nothing").exists()
-    aside = [one.name for one in (tmp_path / "t" / "lost+found").iterdir() if one.name != "manifest.jsonl"]
-    assert [name.rpartition(".")[0] for name in aside] == [path.name]
+    demand_aside(tmp_path / "t", path.name, outside)

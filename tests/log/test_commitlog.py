@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import pytest
 from store_parts import SMALL, bodies, make, put, snapshot
 
+from occupants import OCCUPANTS, demand_aside, occupy
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 from penstock.errors import DiskFull, StoreError
@@ -224,34 +224,20 @@ def test_pages_are_not_made_ready_for_what_is_written_in_large_pieces(tmp_path: 
     store.close()
 
 
-@pytest.mark.parametrize("what", ["longer", "link", "link to nothing", "folder", "pipe"])
+@pytest.mark.parametrize("what", OCCUPANTS)
 def test_what_has_the_name_of_the_next_segment_makes_way(tmp_path: Path, what: str) -> None:
     """A longer file was written into, and the next start took it for none of the log's: what was acknowledged was gone."""
-    store = make(tmp_path / "data")
+    data, outside = tmp_path / "data", tmp_path / "outside"
+    store = make(data)
     store.open()
     put(store, b"first")
-    path = tmp_path / "data" / "commitlog" / f"{SMALL.mapped_file_size_commit_log:020d}"
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_bytes(b"precious")
-    match what:
-        case "longer":
-            path.write_bytes(bytes(3 * SMALL.mapped_file_size_commit_log))
-        case "link":
-            path.symlink_to(elsewhere)
-        case "link to nothing":
-            path.symlink_to(tmp_path / "nothing")
-        case "folder":
-            path.mkdir()
-        case "pipe":
-            os.mkfifo(path)
+    path = data / "commitlog" / f"{SMALL.mapped_file_size_commit_log:020d}"
+    occupy(path, what, SMALL.mapped_file_size_commit_log, outside)
     sent = [b"%d" % n * 400 for n in range(60)]
     for body in sent:
         put(store, body)
     store.close()
-    with contextlib.closing(make(tmp_path / "data")) as again:
+    with contextlib.closing(make(data)) as again:
         again.open()
         assert bodies(again) == [b"first", *sent]
-    assert elsewhere.read_bytes() == b"precious"
-    assert not (tmp_path / "nothing").exists()
-    aside = [one.name for one in (tmp_path / "data" / "lost+found").iterdir() if one.name != "manifest.jsonl"]
-    assert [name.rpartition(".")[0] for name in aside] == [f"commitlog-{path.name}"]
+    demand_aside(data, f"commitlog-{path.name}", outside)

@@ -103,7 +103,9 @@ def _rows(
 
 
 def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
-    """Stage the rows of one task attempt; they are on the brokers' disks when this returns."""
+    """Stage the rows of one task attempt; they are on the brokers' disks when this returns. PenstockError when Spark has cut them
+    short.
+    """
     client = client_of(options)
     stager = Stager(client, run, batch, inflight=options.inflight, level=options.level)
     try:
