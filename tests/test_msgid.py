@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.msgid import UniqueKeys, offset_msg_id, pack_host, parse_offset_msg_id, unpack_host
+from penstock.msgid import offset_msg_id, pack_host, parse_offset_msg_id, unpack_host
 
 
 def test_hosts_and_ids() -> None:
@@ -20,12 +20,3 @@ def test_hosts_and_ids() -> None:
     for bad in ("", "7F", "Z" * 32, "7F00000100002A9F00000000000000 0"):
         with pytest.raises(ValueError):
             parse_offset_msg_id(bad)
-
-
-def test_unique_keys() -> None:
-    keys = UniqueKeys(b"\x7f\0\0\1", 0x12345, b"\xaa\xbb\xcc\xdd")
-    first = keys.next(1_798_761_599_999)  # the last millisecond of 2026
-    assert first.startswith("7F0000012345AABBCCDD")
-    assert len(first) == 32
-    assert keys.next(1_798_761_600_000)[20:28] == "00000000"
-    assert len({keys.next(1_798_761_600_000) for _ in range(1000)}) == 1000

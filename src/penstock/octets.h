@@ -289,13 +289,18 @@ static inline int silent(int fd) {
     struct pollfd one = {fd, POLLIN, 0};
     return fd >= 0 && poll(&one, 1, 0) == 0;
 }
-/* The steady clock that goes on while the machine sleeps, in nanoseconds. */
+/* The clock of Python's `time.monotonic`; the steady one that goes on while the machine sleeps, in nanoseconds. */
 #include <time.h>
 #ifdef CLOCK_BOOTTIME
 #define PENSTOCK_STEADY CLOCK_BOOTTIME
 #else
 #define PENSTOCK_STEADY CLOCK_MONOTONIC
 #endif
+static inline double monotonic_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 static inline int64_t steady_ns(void) {
     struct timespec now;
     clock_gettime(PENSTOCK_STEADY, &now);

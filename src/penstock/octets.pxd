@@ -22,6 +22,7 @@ cdef extern from "octets.h" nogil:
     long long crc32(const unsigned char *b, long long p, long long n, long long crc)
     long long send_now(int fd, const unsigned char *b, long long p, long long n)
     long long steady_ns()
+    double monotonic_s()
     long long java_hash(const unsigned char *b, long long p, long long n, long long h)
 
 cdef extern from "octets.h":

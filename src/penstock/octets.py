@@ -213,6 +213,11 @@ def silent(fd: int) -> bool:
     return not asked.poll(0)
 
 
+def monotonic_s() -> float:
+    """The clock of deadlines, `time.monotonic`, in seconds."""
+    return time.monotonic()
+
+
 def steady_ns() -> int:
     """The steady clock that goes on while the machine sleeps, in nanoseconds."""
     return time.clock_gettime_ns(_STEADY)

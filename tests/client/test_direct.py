@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,29 +13,45 @@ import pytest
 
 from penstock import Admin, Message, Producer
 from penstock.client import direct
-from penstock.client.direct import DirectSends
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, Closed, ConnectionLost, NoRoute, PenstockError, TimedOut
+from penstock.wire.addresses import split_address
 from polling import eventually
 
 Fresh = Callable[[str], str]
 
 
-@contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Which of the sends had their receipt without the loop."""
-    real, seen = DirectSends.send, []
+class Lost(Line):
+    """A line whose answers are lost; an error of another kind where one is given."""
 
-    def send(self: DirectSends, *words: object) -> SendReceipt | None:
-        receipt = real(self, *words)  # type: ignore[arg-type]
-        seen.append(receipt is not None)
-        return receipt
+    error: BaseException = ConnectionLost("the answer is lost")
+    asked: list[str] = []  # the addresses of those that were used
 
-    monkeypatch.setattr(DirectSends, "send", send)
-    yield seen
+    def __init__(self, address: str) -> None:
+        super().__init__(split_address(address), 10, short=True)
+        self.address = address
+
+    def store(self, *words: object) -> SendReceipt:
+        self.asked.append(self.address)
+        raise self.error
+
+
+class Broken(Line):
+    """A line that does not know yet that it is broken."""
+
+    def is_quiet(self) -> bool:
+        return True
+
+
+def lose(producer: Producer, count: int = 1) -> None:
+    """The next sends' answers are lost."""
+    Lost.asked.clear()
+    for address, lines in producer._direct._lines.items():
+        while lines:
+            lines.pop().close()
+        lines.extend(Lost(address) for _ in range(count))
 
 
 @contextmanager
@@ -52,11 +69,14 @@ def test_only_the_first_send_to_a_topic_needs_the_loop(
     registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     topic = fresh("own")
-    with counted(monkeypatch) as seen, Producer(registry, kind=kind) as producer:  # type: ignore[arg-type]
-        for _ in range(5):
+    looped: list[int] = []
+    with Producer(registry, kind=kind) as producer:  # type: ignore[arg-type]
+        by_itself = producer._lanes.by_itself
+        monkeypatch.setattr(producer._lanes, "by_itself", lambda *words: looped.append(number) or by_itself(*words))
+        for number in range(5):  # noqa: B007
             assert producer.send(Message(topic, b"x")).status is SendStatus.SEND_OK
         assert producer.send_batch([Message(topic, b"x")] * 3).status is SendStatus.SEND_OK
-    assert seen == [False, True, True, True, True, True]
+    assert looped == [0]
 
 
 def test_a_line_for_each_thread_at_work(registry: str, fresh: Fresh) -> None:
@@ -122,14 +142,14 @@ def test_a_send_without_an_answer_over_a_line_that_has_broken_goes_by_the_loop(o
     with Producer(own_cluster.registry, send_timeout_s=60.0) as producer:
         queue = producer.send(Message("T", b"x")).queue
         before = producer.send(Message("T", b"x"), queue=queue).queue_offset
+        [(address, [line])] = producer._direct._lines.items()
+        line.close()
+        producer._direct._lines[address] = deque([Broken(split_address(address), 10, short=True)])
         own_cluster.stop(signal.SIGKILL)
         own_cluster.start()
-        [[(_, line)]] = producer._direct._lines.values()
         producer.queues(
             "T"
         )  # the route may have been asked for anew meanwhile: then the loop sends, and no line is taken
-        line.is_quiet = lambda: True  # as where it breaks a moment later
-        line._socket.close()
         assert producer.send_oneway(Message("T", b"x"), queue=queue)
         assert not any(producer._direct._lines.values())
         assert producer.send(Message("T", b"x"), queue=queue).queue_offset == before + 2
@@ -192,16 +212,13 @@ def test_a_line_that_was_closed_while_idle_is_not_used(own_cluster, kind: str) -
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_lost_answer_is_a_try(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
+def test_a_lost_answer_is_a_try(registry: str, fresh: Fresh, retries: int) -> None:
     topic = fresh("lost")
     with Producer(registry, retries=retries) as producer:
         for _ in range(2):
             producer.send(Message(topic, b""))
 
-        def lost(*words: object) -> None:
-            raise ConnectionLost("the answer is lost")
-
-        monkeypatch.setattr(Line, "_frame", lost)
+        lose(producer)
         if retries:
             assert producer.send(Message(topic, b"")).status is SendStatus.SEND_OK
         else:
@@ -209,9 +226,7 @@ def test_a_lost_answer_is_a_try(registry: str, fresh: Fresh, monkeypatch: pytest
                 producer.send(Message(topic, b""))
 
 
-def test_a_send_that_failed_at_one_broker_is_tried_at_another(
-    own_cluster, second_broker, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_send_that_failed_at_one_broker_is_tried_at_another(own_cluster, second_broker) -> None:  # type: ignore[no-untyped-def]
     """The loop took the next queue in turn, which mostly is one of the broker where the line had just broken."""
     with Admin(own_cluster.registry) as admin:
         eventually(lambda: len(admin.brokers()) == 2)
@@ -221,21 +236,13 @@ def test_a_send_that_failed_at_one_broker_is_tried_at_another(
     with Producer(own_cluster.registry, retries=1) as producer:
         queues = producer.queues("T")
         assert len({queue.broker for queue in queues}) == 2
-        chosen = []
-        choose = producer._inner.attempts.choose_now
-
-        def noted(*words: object) -> MessageQueue | None:
-            chosen.append(choose(*words))  # type: ignore[arg-type]
-            return chosen[-1]
-
-        def lost(*words: object) -> None:
-            raise ConnectionLost("the answer is lost")
-
-        monkeypatch.setattr(producer._inner.attempts, "choose_now", noted)
-        monkeypatch.setattr(Line, "_frame", lost)
-        tried_at = [producer.send(Message("T", b"")).queue.broker for _ in queues]
-    assert len(chosen) == len(tried_at)
-    assert all(first and first.broker != then for first, then in zip(chosen, tried_at, strict=True))
+        for queue in queues[::8]:  # each broker has its line
+            producer.send(Message("T", b""), queue=queue)
+        route = producer._inner._cluster.routes["T"]
+        lose(producer, len(queues))
+        tried_at = [route.address(producer.send(Message("T", b"")).queue.broker) for _ in queues]
+    assert len(Lost.asked) == len(tried_at)
+    assert all(first != then for first, then in zip(Lost.asked, tried_at, strict=True))
 
 
 def test_a_broker_that_does_not_answer(own_cluster) -> None:  # type: ignore[no-untyped-def]
@@ -264,13 +271,10 @@ def test_a_line_that_was_interrupted_is_not_used_again(
         for _ in range(2):
             producer.send(Message(topic, b""))
 
-        def interrupted(*words: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Line, "_frame", interrupted)  # the answer is on its way
-            with pytest.raises(KeyboardInterrupt):
-                producer.send(Message(topic, b"interrupted"))
+        lose(producer)
+        monkeypatch.setattr(Lost, "error", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(Message(topic, b"interrupted"))
         assert not any(producer._direct._lines.values())
         assert producer.send(Message(topic, b"next")).queue_offset >= 0
 
@@ -282,10 +286,10 @@ def test_a_line_that_was_idle_for_long_is_made_anew(
     with Producer(registry) as producer:
         for _ in range(2):
             producer.send(Message(topic, b""))
-        [[(_, line)]] = producer._direct._lines.values()
+        [[line]] = producer._direct._lines.values()
         monkeypatch.setattr(direct, "IDLE_S", -1.0)
         assert producer.send(Message(topic, b"")).status is SendStatus.SEND_OK
-        [[(_, another)]] = producer._direct._lines.values()
+        [[another]] = producer._direct._lines.values()
         assert another is not line
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.client import reader as reader_module
 from penstock.client.blocking import Producer
 from penstock.client.blockingadmin import Admin
 from penstock.client.line import Line
@@ -22,6 +23,7 @@ from penstock.client.subscriptions import Subscription
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.message import Message
 from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand
 from polling import eventually, later_ms
 
 Fresh = Callable[[str], str]
@@ -133,8 +135,13 @@ def test_large_fetch(registry: str, fresh: Fresh) -> None:
 def test_the_next_fetch_is_asked_for_ahead(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = fill(registry, fresh("ahead"), 100)
     sent: list[int] = []
-    ask = Line.ask
-    monkeypatch.setattr(Line, "ask", lambda line, command, wait: (sent.append(command.code), ask(line, command, wait)))
+
+    class Noted(Line):
+        def ask(self, command: RemotingCommand, timeout_s: float) -> None:
+            sent.append(command.code)
+            super().ask(command, timeout_s)
+
+    monkeypatch.setattr(reader_module, "Line", Noted)
     with LogReader(registry) as reader:
 
         def fetch(offset: int, count: int = 10) -> list[bytes]:

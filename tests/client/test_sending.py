@@ -8,7 +8,6 @@ from penstock.client.outgoing import batch_request
 from penstock.client.results import SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import (
-    RoundRobin,
     by_sharding_key,
     check_batch,
     properties_text,
@@ -109,14 +108,6 @@ def test_refusals() -> None:
     assert (caught.value.code, caught.value.remark) == (14, "full")
     with pytest.raises(WireError):
         read_receipt(RemotingCommand(0), QUEUE, ["I"])
-
-
-def test_round_robin_avoids_the_broker_that_failed() -> None:
-    queues = [MessageQueue("T", broker, i) for broker in "ab" for i in range(2)]
-    turn = RoundRobin()
-    assert [turn.pick(queues) for _ in range(5)] == [*queues, queues[0]]
-    assert turn.pick(queues, avoid="a").broker == "b"
-    assert turn.pick(queues[:2], avoid="a").broker == "a"
 
 
 def test_sharding_as_java() -> None:

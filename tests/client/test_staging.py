@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Admin
+from penstock.client import reader
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.staging import PlannedAnew, Sealed, SinkRun, StageClient, StagedLost, Stager
@@ -241,14 +242,14 @@ def test_a_batch_over_two_brokers_is_decided_once(
 def test_what_another_broker_decides_is_flushed_first(pair: StageClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """At level os a PUBLISH waits for the flush of its own broker's rows; a power cut at another one takes no decided rows."""
     levels: dict[str, str] = {}
-    real = Line.call
 
-    def notes(self: Line, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        if request.code == RequestCode.STAGE_SEAL:
-            levels[self._socket.getpeername()[1]] = request.ext["level"]
-        return real(self, request, timeout_s)
+    class Noted(Line):
+        def call(self, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
+            if request.code == RequestCode.STAGE_SEAL:
+                levels[self._socket.getpeername()[1]] = request.ext["level"]
+            return super().call(request, timeout_s)
 
-    monkeypatch.setattr(Line, "call", notes)
+    monkeypatch.setattr(reader, "Line", Noted)
     run = SinkRun("flushed-first", "query", "run-1")
     stager = Stager(pair, run, 0, level="os")
     for broker in ("broker-a", "broker-b"):

@@ -85,13 +85,15 @@ class Producer(Client):
         )
         self._timeout_s = send_timeout_s
         self._retry_unsure = retry_unsure
+        self._lanes, self._outgoings = self._inner.lanes, self._inner.attempts.outgoings
         self._direct = DirectSends(self._inner.attempts, send_timeout_s)
-        self._handover = Handover(self._inner.lanes, buffer_bytes, when_full, send_timeout_s)
+        self._handover = Handover(self._lanes, buffer_bytes, when_full, send_timeout_s)
 
     def start(self) -> Producer:
         """Connect to a name server. ConnectionLost when none answers."""
         super().start()
-        portal().watch(self._inner.lanes)
+        self._direct.start()
+        portal().watch(self._lanes)
         return self
 
     def close(self) -> None:
@@ -138,16 +140,17 @@ class Producer(Client):
         selector: Selector | None,
         timeout_s: float | None,
     ) -> SendReceipt:
-        inner = self._inner
-        inner.lanes.check_send(messages[0].topic, timeout_s)
-        if inner.lanes.under_way or not self._handover.empty:  # it must not overtake what this thread sent before
+        inner, lanes = self._inner, self._lanes
+        if timeout_s is not None or not (lanes.is_open and self._direct.is_open):
+            lanes.check_send(messages[0].topic, timeout_s)
+        if lanes.under_way or not self._handover.empty:  # it must not overtake what this thread sent before
             if len(messages) == 1:
                 work = inner.send(messages[0], queue=queue, selector=selector, timeout_s=timeout_s)
             else:
                 work = inner.send_batch(messages, queue=queue, selector=selector, timeout_s=timeout_s)
             return portal().run(work)
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        sent = inner.attempts.outgoing(messages)
+        sent = self._outgoings.make(messages)
         try:
             receipt = self._direct.send(sent, deadline, queue, selector)
         except TimedOut:
@@ -157,7 +160,7 @@ class Producer(Client):
                     asked.result(ASK_S)  # another node may have its place: the next send knows
             raise
         if receipt is None:
-            receipt = portal().run(inner.lanes.by_itself(sent, deadline, queue, selector))
+            receipt = portal().run(lanes.by_itself(sent, deadline, queue, selector))
         return receipt
 
     def request(
@@ -178,7 +181,7 @@ class Producer(Client):
         inner = self._inner
         inner.lanes.check_send(message.topic)
         if not inner.lanes.under_way and self._handover.empty:
-            sent = inner.attempts.outgoing((message,))
+            sent = inner.attempts.outgoings.make((message,))
             if self._direct.send_oneway(sent, queue, selector):
                 return sent.keys[0]
         return portal().run(self._inner.send_oneway(message, queue=queue, selector=selector))

@@ -7,16 +7,16 @@ behind others) is left to the loop.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from penstock.client import nsqframes
+import cython
+
 from penstock.client.aio.attempts import Attempts
 from penstock.client.gathering import Selector
-from penstock.client.line import Line
+from penstock.client.line import Line, TimedSocket
 from penstock.client.nsqline import NsqLine
 from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.outgoing import Outgoing
@@ -28,13 +28,19 @@ from penstock.errors import BrokerRefused, ClientError, ConnectionLost, WireErro
 from penstock.wire.addresses import split_address
 from penstock.wire.remoting import RemotingCommand
 
+if cython.compiled:
+    from cython.cimports.penstock.client.nsqframes import publish
+    from cython.cimports.penstock.octets import monotonic_s
+else:
+    from penstock.client.nsqframes import publish
+    from penstock.octets import monotonic_s
+
 log = logging.getLogger("penstock.client")
 
 _LEAST_S = 0.001  # a time that is over still has a length
 QUEUES_MAX = 4_096  # whose requests are kept half made
 IDLE_S = 30.0  # a line that was not used for longer may have been closed by its broker
 T = TypeVar("T", Line, NsqLine)
-A = TypeVar("A")
 
 
 class DirectSends:
@@ -42,32 +48,45 @@ class DirectSends:
 
     def __init__(self, attempts: Attempts, timeout_s: float) -> None:
         self._attempts = attempts
+        self._choosing = attempts.choosing
+        # Only the loop gives a send its number, or tells of it.
+        self._by_loop = attempts.settings.idempotent or attempts.tracing is not None
         self._timeout_s = timeout_s
-        self._lines: dict[str, deque[tuple[float, Line]]] = {}
-        self._nsq_lines: dict[str, deque[tuple[float, NsqLine]]] = {}
+        self._lines: dict[str, deque[Line]] = {}
+        self._nsq_lines: dict[str, deque[NsqLine]] = {}
         self._plain: dict[MessageQueue, PlainSends] = {}
-        self._open = True
+        self._clock = attempts.cluster.clock
+        self._signs = False
+        self.is_open = False
+
+    def start(self) -> None:
+        """The client is connected."""
+        self._signs = bool(self._attempts.cluster.security.user)
+        self.is_open = True
 
     def send(
         self, sent: Outgoing, deadline: float, queue: MessageQueue | None, selector: Selector | None
     ) -> SendReceipt | None:
         """The receipt, or None: the loop must try. `deadline` is of the monotonic clock. BrokerRefused, TimedOut."""
         route = self._route(sent)
-        to = None if route is None else self._attempts.choose_now(route, sent.messages[0], queue, selector)
+        to = None if route is None else self._choosing.choose(route, sent.messages[0], queue, selector)
         if route is None or to is None:
             return None
-        receipt = self._try(sent, route, to, deadline, any_queue=queue is None)
+        receipt = self._try(sent, route, to, deadline, queue is None)
         if receipt is None:
             sent.failed_at(to.broker)
         return receipt
 
     def _try(
-        self, sent: Outgoing, route: Route, to: MessageQueue, deadline: float, *, any_queue: bool
+        self, sent: Outgoing, route: Route, to: MessageQueue, deadline: float, any_queue: bool
     ) -> SendReceipt | None:
         try:
+            address = self._choosing.address(route, to)
+            if address is None:
+                return None
             if route.nsq:
-                return self._publish(sent, to, route.nsq.get(to.broker), deadline)
-            return self._store(sent, to, route.address(to.broker), deadline)
+                return self._publish(sent, to, address, deadline)
+            return self._store(sent, to, address, deadline)
         except BrokerRefused as error:
             if is_tried_again(error, any_queue=any_queue):
                 return None
@@ -78,51 +97,53 @@ class DirectSends:
             log.info("send to %s: %s", to, error)
             return None
 
-    def _store(self, sent: Outgoing, to: MessageQueue, address: str | None, deadline: float) -> SendReceipt | None:
-        if address is None:
-            return None
+    def _store(self, sent: Outgoing, to: MessageQueue, address: str, deadline: float) -> SendReceipt | None:
         request = self._request(sent, to)
         line = self._line(address, deadline)
         if line is None:
             return None
         answer: SendReceipt | RemotingCommand
-        if isinstance(request, PlainSend):
-            answer = self._call(line, sent, partial(line.store, request), deadline)
-        else:
-            answer = self._call(line, sent, partial(line.call, request), deadline)
+        left_s = max(deadline - monotonic_s(), _LEAST_S)
+        try:
+            answer = line.store(request, left_s) if isinstance(request, PlainSend) else line.call(request, left_s)
+        except BaseException as error:
+            self._broken(line, sent, error)
+            raise
         self._give_back(self._lines, address, line)
         return answer if isinstance(answer, SendReceipt) else read_receipt(answer, to, sent.keys)
 
     def _request(self, sent: Outgoing, to: MessageQueue) -> PlainSend | RemotingCommand:
         """What stores it in a message queue: an object of the protocol where it must be one."""
-        attempts = self._attempts
-        if not sent.plain or attempts.cluster.security.user:  # a signature is over the fields of an object
+        if self._signs or not sent.is_plain():  # a signature is over the fields of an object
             return sent.request(to)
         sends = self._plain.get(to)
         if sends is None:
             if len(self._plain) >= QUEUES_MAX:
                 self._plain.clear()
-            sends = self._plain[to] = PlainSends(attempts.settings.group, to)
-        return sends.request(sent.messages[0], sent.keys[0], attempts.cluster.clock.now_ms())
+            sends = self._plain[to] = PlainSends(self._attempts.settings.group, to)
+        return sends.request(sent.messages[0], sent.keys[0], self._clock.now_ms())
 
     def send_oneway(self, sent: Outgoing, queue: MessageQueue | None, selector: Selector | None) -> bool:
         """Write a request that is not answered. False: no broker can have read it, the loop must try. TimedOut."""
         route = self._route(sent)
         if route is None or route.nsq:  # NSQ answers whoever publishes
             return False
-        to = self._attempts.choose_now(route, sent.messages[0], queue, selector)
-        address = None if to is None else route.address(to.broker)
+        to = self._choosing.choose(route, sent.messages[0], queue, selector)
+        address = None if to is None else self._choosing.address(route, to)
         if to is None or address is None:
             return False
         request = sent.request(to)
         request.ask_nothing()
-        deadline = time.monotonic() + self._timeout_s
+        deadline = monotonic_s() + self._timeout_s
         line = self._line(address, deadline)
         if line is None:
             return False
         try:
-            self._call(line, sent, partial(line.call, request), deadline)
-        except ConnectionLost as error:
+            line.call(request, max(deadline - monotonic_s(), _LEAST_S))
+        except BaseException as error:
+            self._broken(line, sent, error)
+            if not isinstance(error, ConnectionLost):
+                raise
             log.info("send to %s: %s", to, error)
             return False
         self._give_back(self._lines, address, line)
@@ -132,9 +153,9 @@ class DirectSends:
         """Where its topic is; None where the loop must send it. Asked before a queue is chosen: the loop chooses one, too, and of
         two queues that take turns one would get nothing.
         """
-        if not self._open or self._attempts.tracing is not None:
+        if not self.is_open or self._by_loop:
             return None
-        return self._attempts.known_route(sent.messages[0].topic)
+        return self._choosing.route(sent.messages[0].topic)
 
     def _line(self, address: str, deadline: float) -> Line | None:
         """A line to a broker, one that lay idle if there is one."""
@@ -147,34 +168,32 @@ class DirectSends:
     def _connect(self, connect: Callable[[float], T], deadline: float) -> T | None:
         """A new line; None when there is none to be had, which is certainly no send."""
         try:
-            return connect(min(self._timeout_s, max(deadline - time.monotonic(), _LEAST_S)))
+            return connect(min(self._timeout_s, max(deadline - monotonic_s(), _LEAST_S)))
         except (ClientError, WireError) as error:
             log.info("%s", error)
             return None
 
-    def _call(self, line: Line | NsqLine, sent: Outgoing, call: Callable[[float], A], deadline: float) -> A:
-        """The answer. An error leaves the line closed: its answer may still come, and nobody else may read that."""
-        try:
-            return call(max(deadline - time.monotonic(), _LEAST_S))
-        except BaseException as error:
-            line.close()
-            if isinstance(error, (ConnectionLost, WireError)):
-                sent.lost()
-            raise
+    def _broken(self, line: TimedSocket, sent: Outgoing, error: BaseException) -> None:
+        """An error leaves a line closed: its answer may still come, and nobody else may read that."""
+        line.close()
+        if isinstance(error, (ConnectionLost, WireError)):
+            sent.lost()
 
-    def _publish(self, sent: Outgoing, to: MessageQueue, address: str | None, deadline: float) -> SendReceipt | None:
-        if address is None:
-            return None
+    def _publish(self, sent: Outgoing, to: MessageQueue, address: str, deadline: float) -> SendReceipt | None:
         messages = sent.messages
         check_plain(messages)
-        defer = defer_ms(messages[0], self._attempts.cluster.clock.now_ms())
-        command = nsqframes.publish(to.topic, [message.body for message in messages], defer)
+        defer = defer_ms(messages[0], self._clock.now_ms())
+        command = publish(to.topic, [message.body for message in messages], defer)
         line = self._take(self._nsq_lines, address)
         if line is None:
             line = self._connect(partial(self._new_nsq_line, address), deadline)
         if line is None:
             return None
-        self._call(line, sent, partial(line.call, command), deadline)
+        try:
+            line.call(command, max(deadline - monotonic_s(), _LEAST_S))
+        except BaseException as error:
+            self._broken(line, sent, error)
+            raise
         self._give_back(self._nsq_lines, address, line)
         nothing = ("",) * len(messages)
         return SendReceipt(SendStatus.SEND_OK, to, -1, nothing, nothing)
@@ -182,32 +201,33 @@ class DirectSends:
     def _new_nsq_line(self, address: str, left_s: float) -> NsqLine:
         return NsqLine(address, left_s, self._attempts.cluster.security)
 
-    def _take(self, lines: dict[str, deque[tuple[float, T]]], address: str) -> T | None:
+    def _take(self, lines: dict[str, deque[T]], address: str) -> T | None:
         free = lines.get(address)
         while free:
             try:
-                used_s, line = free.pop()
+                line = free.pop()
             except IndexError:  # another thread was quicker
                 return None
-            if time.monotonic() - used_s < IDLE_S and line.is_quiet():
+            if line.has_rested() < IDLE_S and line.is_quiet():
                 return line
             line.close()
         return None
 
-    def _give_back(self, lines: dict[str, deque[tuple[float, T]]], address: str, line: T) -> None:
+    def _give_back(self, lines: dict[str, deque[T]], address: str, line: T) -> None:
         free = lines.get(address)
         if free is None:
             free = lines.setdefault(address, deque())
-        free.append((time.monotonic(), line))
-        if not self._open:
+        line.rest()
+        free.append(line)
+        if not self.is_open:
             self.close()
 
     def close(self) -> None:
         """Close the lines that nobody uses; one in use is closed when it is given back."""
-        self._open = False
+        self.is_open = False
         for lines in self._lines.values():
             while lines:
-                lines.pop()[1].close()
+                lines.pop().close()
         for nsq_lines in self._nsq_lines.values():
             while nsq_lines:
-                nsq_lines.pop()[1].close()
+                nsq_lines.pop().close()

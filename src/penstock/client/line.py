@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import socket
 import ssl
-import time
 from struct import Struct
 
 import cython
 
 from penstock.client.plainsend import OPAQUES, PlainSend
 from penstock.client.results import SendReceipt
+from penstock.client.sentanswer import SentAnswer
 from penstock.errors import ConnectionLost, TimedOut
 from penstock.security import PLAIN, Security
-from penstock.wire.codes import RequestCode
 from penstock.wire.frames import FrameCutter
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
-from penstock.words import FRAME_BYTES_MAX, JSON, PREFIX_BYTES
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, deliver, receive, silent
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.octets import address, deliver, monotonic_s, receive, silent
 else:
-    from penstock.octets import address, deliver, receive, silent
+    from penstock import words
+    from penstock.octets import address, deliver, monotonic_s, receive, silent
 
 SHORT_BYTES = 4_096
 FRESH_S = 0.001  # after an answer: a line that breaks so soon would as well break a moment later, on its way
 WAIT_MAX_S = 1_000_000.0  # of one call to the system, which counts milliseconds in 31 bits: eleven days
 _MICROS = 1_000_000  # a second
+_ABOUT = 0.9  # of the time set before: the same
 _TIMEVAL = Struct("@ll")
 
 
@@ -41,18 +41,20 @@ class TimedSocket:
     """
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._rests_since_s = monotonic_s()
         self._use(connection, timeout_s)
 
     def _use(self, connection: socket.socket, timeout_s: float) -> None:
         """From now on it is this socket: the first one, or that with TLS around it."""
         self._socket = connection
+        self._fd = connection.fileno()
         self._tls = isinstance(connection, ssl.SSLSocket)
         self._by_system = False
         self._patience = 0.0
         if cython.compiled and not self._tls:
             connection.settimeout(None)
             # A socket that a library put in the place of Python's may never block.
-            self._by_system = os.get_blocking(connection.fileno())
+            self._by_system = os.get_blocking(self._fd)
         self._wait_at_most(timeout_s)
 
     def _send(self, data: bytes, timeout_s: float) -> None:
@@ -61,21 +63,23 @@ class TimedSocket:
         if not self._by_system:
             self._socket.sendall(data)
             return
-        deadline, at, size = time.monotonic() + timeout_s, 0, len(data)
+        deadline, at, size = monotonic_s() + timeout_s, 0, len(data)
         while True:
-            with contextlib.suppress(InterruptedError):
-                at += deliver(self._socket.fileno(), address(data), at, size - at)
+            try:  # noqa: SIM105  # an object for each send
+                at += deliver(self._fd, address(data), at, size - at)
+            except InterruptedError:
+                pass
             if at == size:
                 return
             self._wait_until(deadline)
 
-    def _some(self, most: int, deadline: float, flags: int = 0) -> bytes:
+    def _some(self, most: int, deadline: float, flags: int) -> bytes:
         """What comes, at most so much, received in one call. Errors as of `_send`."""
         while True:
             self._wait_until(deadline)
             try:
                 if self._by_system:
-                    part = receive(self._socket.fileno(), most, flags)
+                    part = receive(self._fd, most, flags)
                 else:
                     part = self._socket.recv(most) if self._tls else self._socket.recv(most, flags)
             except InterruptedError:
@@ -85,30 +89,39 @@ class TimedSocket:
             return part
 
     def _wait_until(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
+        left = deadline - monotonic_s()
         if left <= 0:
             raise TimeoutError
         self._wait_at_most(left)
 
     def _wait_at_most(self, seconds: float) -> None:
         """Set how long one call to the system may take, when the time set before is not about the same."""
-        seconds = min(seconds, WAIT_MAX_S)
-        if not 0.9 * self._patience <= seconds <= self._patience:
-            self._patience = seconds
-            if not self._by_system:
-                self._socket.settimeout(seconds)
-                return
-            micros = max(int(seconds * _MICROS), 1)
-            span = _TIMEVAL.pack(*divmod(micros, _MICROS))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+        if self._patience * _ABOUT <= seconds <= self._patience:
+            return
+        self._patience = seconds = min(seconds, WAIT_MAX_S)
+        if not self._by_system:
+            self._socket.settimeout(seconds)
+            return
+        micros = max(int(seconds * _MICROS), 1)
+        span = _TIMEVAL.pack(*divmod(micros, _MICROS))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+
+    def rest(self) -> None:
+        """Nobody uses it for a while."""
+        self._rests_since_s = monotonic_s()
+
+    def has_rested(self) -> float:
+        """For so many seconds."""
+        return monotonic_s() - self._rests_since_s
 
     def is_quiet(self) -> bool:
         """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
-        return silent(self._socket.fileno())
+        return silent(self._fd)
 
     def close(self) -> None:
         """Close it."""
+        self._fd = -1
         self._socket.close()
 
 
@@ -127,7 +140,8 @@ class Line(TimedSocket):
         self._short = short
         self._rest = b""  # of what came with a short answer
         self._heard_s = -math.inf  # when it came
-        self._cutter = FrameCutter(FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
+        self._answer = SentAnswer()
+        self._cutter = FrameCutter(words.FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
 
     def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """The answer. TimedOut and ConnectionLost leave the line unusable."""
@@ -136,19 +150,22 @@ class Line(TimedSocket):
 
     def store(self, send: PlainSend, timeout_s: float) -> SendReceipt | RemotingCommand:
         """The receipt of a message that is sent so, or the answer that is none; errors as of `call`."""
-        deadline = time.monotonic() + timeout_s
-        self._write(send.frame, RequestCode.SEND_MESSAGE_V2, timeout_s)
+        deadline = monotonic_s() + timeout_s
+        self._write(send.frame, words.SEND_MESSAGE_V2, timeout_s)
         try:
             while True:
-                kind, header, body = self._frame(deadline)
-                receipt = send.receipt(header) if kind == JSON else None
-                if receipt is not None:
-                    return receipt
-                answer = decode(kind, header, body)
+                data = self._short_frame(deadline)
+                cutter = self._cutter
+                begin = cutter.header + cutter.size
+                if cutter.kind == words.JSON and self._answer.read(data, cutter.header, begin):
+                    receipt = send.receipt(self._answer)
+                    if receipt is not None:
+                        return receipt
+                answer = decode(cutter.kind, data[cutter.header : begin], data[begin : cutter.end])
                 if answer.response and answer.opaque == send.opaque:
                     return answer
         except OSError as error:
-            raise _failure(error, f"no answer to request {RequestCode.SEND_MESSAGE_V2}", timeout_s) from error
+            raise _failure(error, f"no answer to request {words.SEND_MESSAGE_V2}", timeout_s) from error
 
     def ask(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a request; errors as of `call`."""
@@ -159,7 +176,7 @@ class Line(TimedSocket):
 
     def hear(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """The answer to a request that was sent; errors as of `call`."""
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         try:
             while True:
                 answer = decode(*self._frame(deadline))
@@ -170,7 +187,7 @@ class Line(TimedSocket):
 
     def next_answer(self, timeout_s: float) -> RemotingCommand:
         """The next answer on the line, whichever request it is to: of requests sent ahead they come in order."""
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         try:
             while True:
                 answer = decode(*self._frame(deadline))
@@ -189,20 +206,25 @@ class Line(TimedSocket):
         """(type of the header, header, body) of the next frame."""
         cutter = self._cutter
         if self._short:
-            data = self._rest or self._some(SHORT_BYTES, deadline)
-            while not cutter.cut(data, 0):
-                data += (
-                    self._exactly(cutter.need - len(data), deadline)
-                    if cutter.need
-                    else self._some(PREFIX_BYTES, deadline)
-                )
-            self._rest = data[cutter.end :]
-            self._heard_s = time.monotonic()
+            data = self._short_frame(deadline)
             begin = cutter.header + cutter.size
             return cutter.kind, data[cutter.header : begin], data[begin : cutter.end]
-        cutter.cut(self._exactly(PREFIX_BYTES, deadline), 0)
+        cutter.cut(self._exactly(words.PREFIX_BYTES, deadline), 0)
         header = self._exactly(cutter.size, deadline)
         return cutter.kind, header, self._exactly(cutter.end - cutter.header - cutter.size, deadline)
+
+    def _short_frame(self, deadline: float) -> bytes:
+        """Bytes that begin with the next frame, which the cutter has found in them."""
+        cutter = self._cutter
+        data = self._rest or self._some(SHORT_BYTES, deadline, 0)
+        while not cutter.next(address(data), 0, len(data)):
+            if cutter.need:
+                data += self._exactly(cutter.need - len(data), deadline)
+            else:
+                data += self._some(words.PREFIX_BYTES, deadline, 0)
+        self._rest = data[cutter.end :]
+        self._heard_s = monotonic_s()
+        return data
 
     def _exactly(self, size: int, deadline: float) -> bytes:
         """So many bytes, received in place: nearly always in one call."""
@@ -219,7 +241,7 @@ class Line(TimedSocket):
         """The same. A line that has answered just now is not looked at: that would cost each of many sends a call to the system,
         and what comes a second time has no number that anybody waits for.
         """
-        return not self._rest and (time.monotonic() - self._heard_s < FRESH_S or super().is_quiet())
+        return not self._rest and (monotonic_s() - self._heard_s < FRESH_S or silent(self._fd))
 
 
 def _failure(error: OSError, doing: str, timeout_s: float) -> TimedOut | ConnectionLost:

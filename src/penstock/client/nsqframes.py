@@ -30,6 +30,7 @@ FRAME_BYTES_MAX = 64 << 20  # of one frame, far beyond what any broker is set to
 HEARTBEAT = b"_heartbeat_"
 NOP = b"NOP\n"
 CLOSE = b"CLS\n"
+OK = b"\0\0\0\6\0\0\0\0OK"  # the whole frame
 
 # Errors that say something of one message. They answer no command, and the connection lives.
 OF_A_MESSAGE = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED", b"E_REJECT_FAILED")
@@ -65,6 +66,10 @@ class FrameParser:
         self._topic = topic
         self._broker = broker
         self._buffer = bytearray()
+
+    def is_ok(self, data: bytes) -> bool:
+        """Whether this is all there is, and a response that says OK: what nearly every command is answered."""
+        return data == OK and not self._buffer and self.error is None
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that are whole now, without the messages."""
@@ -178,7 +183,8 @@ def publish(topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> bytes:
         return b"MPUB %s\n" % name + _sized(parts)
     if defer_ms > 0:
         return b"DPUB %s %d\n" % (name, defer_ms) + _sized(bodies[0])
-    return b"PUB %s\n" % name + _sized(bodies[0])
+    body = bodies[0]
+    return b"".join((b"PUB ", name, b"\n", len(body).to_bytes(words.SIZE_BYTES), body))
 
 
 def subscribe(topic: str, channel: str) -> bytes:

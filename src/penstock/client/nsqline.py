@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import time
+
+import cython
 
 from penstock.client import nsqframes
-from penstock.client.line import TimedSocket, connect
+from penstock.client.line import SHORT_BYTES, TimedSocket, connect
 from penstock.client.nsqframes import FrameParser, refusal
 from penstock.client.routes import NSQ_PORT
 from penstock.errors import ConnectionLost, TimedOut
@@ -17,7 +18,10 @@ from penstock.version import __version__
 from penstock.wire.addresses import split_address
 from penstock.wire.nsq import ERROR
 
-ROOM_BYTES = 65_536  # to receive in
+if cython.compiled:
+    from cython.cimports.penstock.octets import monotonic_s
+else:
+    from penstock.octets import monotonic_s
 
 
 class NsqLine(TimedSocket):
@@ -59,11 +63,14 @@ class NsqLine(TimedSocket):
 
     def call(self, command: bytes, timeout_s: float) -> bytes:
         """The answer to a command. BrokerRefused; TimedOut and ConnectionLost leave the line unusable."""
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic_s() + timeout_s
         try:
             self._send(command, timeout_s)
             while True:
-                for frame in self._parser.feed(self._some(ROOM_BYTES, deadline)):
+                data = self._some(SHORT_BYTES, deadline, 0)
+                if self._parser.is_ok(data):
+                    return b"OK"
+                for frame in self._parser.feed(data):
                     if frame.kind == ERROR:
                         raise refusal(frame.data.decode("utf-8", "replace"))
                     if frame.data != nsqframes.HEARTBEAT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from penstock.message import Message
 from penstock.wire.names import NSQ_NAME
@@ -53,6 +54,7 @@ def check_channel(topic: str, group: str) -> None:
     _check_name("channel", group)
 
 
+@lru_cache(maxsize=4096)
 def _check_name(what: str, name: str) -> None:
     if len(name) > 64 or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be an NSQ {what}: up to 64 letters, digits, dots, _ and -")

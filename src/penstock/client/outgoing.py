@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
+import cython
+
 from penstock.client.gathering import batch_body
-from penstock.client.plainsend import is_plain
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import send_header, send_request
+from penstock.client.uniquekeys import ADDRESS_BYTES, SALT_BYTES, UniqueKeys
 from penstock.clock import Clock
 from penstock.message import Message
 from penstock.wire import names
 from penstock.wire.codes import RequestCode
 from penstock.wire.record import format_properties
 from penstock.wire.remoting import RemotingCommand
+
+if cython.compiled:
+    from cython.cimports.penstock.client.plainsend import is_plain
+else:
+    from penstock.client.plainsend import is_plain
 
 
 class Outgoing:
@@ -42,8 +50,7 @@ class Outgoing:
         """A try ended without an answer: whether it is stored is unknown."""
         self.unsure += 1
 
-    @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether it is one message that `client.plainsend` can send."""
         return len(self.messages) == 1 and is_plain(self.messages[0], self._compress_over)
 
@@ -55,6 +62,26 @@ class Outgoing:
         if self._body is None:
             self._body = batch_body(messages, self.keys)
         return batch_request(self._group, messages, to, self.keys, now_ms, self._body)
+
+
+class Outgoings:
+    """Makes them for one producer group, with ids that no other process makes."""
+
+    def __init__(self, group: str, clock: Clock, compress_over: int) -> None:
+        self._group = group
+        self._clock = clock
+        self._compress_over = compress_over
+        self._ids = UniqueKeys(bytes(ADDRESS_BYTES), 0, bytes(SALT_BYTES))
+
+    def start(self, address: bytes) -> None:
+        """From now on ids are made of this IPv4 address."""
+        self._ids = UniqueKeys(address, os.getpid(), os.urandom(SALT_BYTES))
+
+    def make(self, messages: Sequence[Message]) -> Outgoing:
+        """The messages with their ids, as one request; for any thread."""
+        count, now_ms = len(messages), self._clock.now_ms()
+        keys = (self._ids.next(now_ms),) if count == 1 else self._ids.take(count, now_ms)
+        return Outgoing(self._group, messages, keys, self._clock, self._compress_over)
 
 
 def batch_request(

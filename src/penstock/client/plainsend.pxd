@@ -1,14 +1,17 @@
 cimport cython
 
+from penstock.client.sentanswer cimport SentAnswer
+
 
 @cython.final
 cdef class PlainSend:
     cdef readonly bytes frame
     cdef readonly long long opaque
     cdef object _queue, _key
+    cdef long long _queue_id
 
-    @cython.locals(queue_id=cython.longlong, offset=cython.longlong)
-    cpdef object receipt(self, bytes header)
+    @cython.locals(ids=str)
+    cpdef object receipt(self, SentAnswer answer)
 
 
 @cython.final
@@ -21,4 +24,5 @@ cdef class PlainSends:
     cpdef PlainSend request(self, object message, object key, object now_ms)
 
 
-cdef long long _number(str text) except -2
+@cython.locals(size=Py_ssize_t)
+cpdef bint is_plain(object message, Py_ssize_t compress_over) except -1

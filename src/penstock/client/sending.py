@@ -169,19 +169,3 @@ def by_sharding_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """The queue of a sharding key: Java's hash selector, so that all clients choose the same."""
     value = java_hash(key)
     return queues[abs(value) % len(queues)]  # Java's remainder has the sign of the dividend, then takes abs
-
-
-class RoundRobin:
-    """Takes the queues of a topic in turn; after a failure preferably one of another broker."""
-
-    def __init__(self, start: int = 0) -> None:
-        self._next = start
-
-    def pick(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
-        """The next queue, one not of the broker `avoid` where there is one."""
-        for _ in range(len(queues)):
-            queue = queues[self._next % len(queues)]
-            self._next += 1
-            if queue.broker != avoid:
-                break
-        return queue

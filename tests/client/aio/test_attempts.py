@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,39 +22,9 @@ from penstock.testing import Broker
 Fresh = Callable[[str], str]
 
 
-def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-    return queues[-1]
-
-
-async def test_what_is_known_now(registry: str, fresh: Fresh) -> None:
-    topic = fresh("known")
-    async with Producer(registry) as producer:
-        attempts: Attempts = producer.attempts
-        assert attempts.known_queues(topic) is None
-        queues = await producer.queues(topic)  # those it will have
-        route = await attempts.route(topic)
-        assert attempts.known_queues(topic) == queues
-        assert attempts.choose_now(route, Message(topic, b""), queues[2], None) == queues[2]
-        assert attempts.choose_now(route, Message(topic, b""), None, last) == queues[-1]
-        assert attempts.choose_now(route, Message("other", b""), queues[2], None) is None
-        assert attempts.choose_now(replace(route), Message(topic, b""), None, None) is None  # another one by now
-        turns = [attempts.choose_now(route, Message(topic, b""), None, None) for _ in queues]
-        assert sorted(turn for turn in turns if turn) == queues
-        keyed = {attempts.choose_now(route, Message(topic, b"", sharding_key="k"), None, None) for _ in range(5)}
-        assert keyed == {(await attempts.choose(Message(topic, b"", sharding_key="k"), None, None, None))[0]}
-
-
-async def test_a_send_with_a_number_goes_through_the_loop(registry: str, fresh: Fresh) -> None:
-    topic = fresh("numbered")
-    async with Producer(registry, idempotent=True) as producer:
-        await producer.queues(topic)
-        route = await producer.attempts.route(topic)
-        assert producer.attempts.choose_now(route, Message(topic, b""), None, None) is None
-
-
 async def test_ids_are_this_producers(registry: str) -> None:
     async with Producer(registry) as one, Producer(registry) as other:
-        sent = [producer.attempts.outgoing([Message("T", b"")] * 3) for producer in (one, other)]
+        sent = [producer.attempts.outgoings.make([Message("T", b"")] * 3) for producer in (one, other)]
         keys = [key for outgoing in sent for key in outgoing.keys]
         assert len(set(keys)) == 6
         assert all(len(key) == 32 and int(key, 16) for key in keys)
@@ -76,7 +45,8 @@ async def test_a_registry_that_is_away_for_the_first_send(
     registry: str, fresh: Fresh, idempotent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Producer(registry, idempotent=idempotent, send_timeout_s=300) as producer:
-        cluster, asked = producer.attempts.cluster, []
+        attempts: Attempts = producer.attempts
+        cluster, asked = attempts.cluster, []
 
         async def route(topic: str, **more: Any) -> Route:
             asked.append(topic)

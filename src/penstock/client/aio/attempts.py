@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -15,13 +12,13 @@ from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.doubts import Doubts
 from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.aio.numbers import WINDOW, Numbers
+from penstock.client.choosing import Choosing
 from penstock.client.gathering import Selector
-from penstock.client.outgoing import Outgoing
+from penstock.client.outgoing import Outgoing, Outgoings
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue, Route
 from penstock.client.sending import (
     QUEUES_PER_NEW_TOPIC,
-    RoundRobin,
     add_sequence,
     by_sharding_key,
     is_tried_again,
@@ -29,7 +26,6 @@ from penstock.client.sending import (
 )
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
-from penstock.msgid import UniqueKeys
 from penstock.wire.codes import DEFAULT_TOPIC, ResponseCode
 
 log = logging.getLogger("penstock.client")
@@ -37,7 +33,6 @@ log = logging.getLogger("penstock.client")
 BUSY_WAIT_S = 0.05  # doubled with each retry
 BUSY_WAIT_MAX_S = 0.25  # and so late may a send notice that there is a master again
 ATTEMPT_S = 6.0  # an idempotent send that has no answer by then goes again; a slow flush is answered after 5
-TEMPLATE_S = 1.0  # how long a new topic's route may be guessed before the name server is asked again
 
 
 class SendSettings(NamedTuple):
@@ -69,47 +64,17 @@ class Attempts:
         self._doubts = Doubts(cluster)
         self._numbered: dict[MessageQueue, Numbers] = {}
         self._made_as_queue: set[str] = set()
-        self._turns: dict[str, RoundRobin] = {}
-        self._queues: dict[str, tuple[object, list[MessageQueue]]] = {}
-        self._templates: dict[str, tuple[float, Route]] = {}
-        self._keys = UniqueKeys(bytes(4), 0, bytes(4))
+        self.choosing = Choosing(cluster.routes)
+        self.outgoings = Outgoings(settings.group, cluster.clock, settings.compress_over)
         self.tracing: Tracing | None = None
 
     def trace_with(self, tracing: Tracing) -> None:
         """Tell it of every send."""
         self.tracing = tracing
 
-    def start(self, address: bytes) -> None:
-        """From now on ids are made of this IPv4 address."""
-        self._keys = UniqueKeys(address, os.getpid(), os.urandom(4))
-
-    def outgoing(self, messages: Sequence[Message]) -> Outgoing:
-        """The messages with their ids, as one request; for any thread."""
-        clock = self.cluster.clock
-        count, now_ms = len(messages), clock.now_ms()
-        keys = (self._keys.next(now_ms),) if count == 1 else self._keys.take(count, now_ms)
-        return Outgoing(self.settings.group, messages, keys, clock, self.settings.compress_over)
-
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The message queues that can be sent to; for an unknown topic those it will have. NoRoute without a broker."""
-        route = await self.route(topic)
-        known, queues = self._queues.get(topic, (None, []))
-        if known is not route:
-            queues = route.publish_queues()
-            self._queues[topic] = route, queues
-        return queues
-
-    def known_route(self, topic: str) -> Route | None:
-        """The topic's route, where it is known now; for any thread."""
-        until_s, template = self._templates.get(topic, (0.0, None))
-        if template is not None and until_s > time.monotonic():
-            return template
-        return self.cluster.routes.get(topic)
-
-    def known_queues(self, topic: str) -> list[MessageQueue] | None:
-        """The queues that can be sent to, where they are known now."""
-        route, queues = self._queues.get(topic, (None, None))
-        return queues if route is not None and route is self.known_route(topic) else None
+        return self.choosing.queues_of(await self.route(topic))
 
     async def route(self, topic: str) -> Route:
         """The topic's route; for a topic that does not exist yet, for a moment, the one it will have."""
@@ -118,7 +83,7 @@ class Attempts:
                 self.cluster.routes[topic] = Route(topic, {}, (), nsq=self.settings.nsqd)
             return self.cluster.routes[topic]
         as_queue = self.settings.as_queue or topic in self._made_as_queue
-        known = self.known_route(topic)
+        known = self.choosing.route(topic)
         if known is not None:
             return known
         try:
@@ -131,12 +96,12 @@ class Attempts:
             except NoRoute:
                 raise NoRoute(f"no broker serves topic {topic!r}, nor makes new topics") from None
         template = default.as_template_for(topic, QUEUES_PER_NEW_TOPIC)
-        self._templates[topic] = time.monotonic() + TEMPLATE_S, template
+        self.choosing.guess(template)
         return template
 
     async def route_by(self, topic: str, deadline: float) -> Route:
         """The same, by this time of the loop's clock: of several name servers each may be silent. TimedOut."""
-        known = self.known_route(topic)
+        known = self.choosing.route(topic)
         if known is not None:
             return known
         try:
@@ -180,7 +145,7 @@ class Attempts:
                 if is_tried_again(error) or not is_tried_again(error, any_queue=queue is None):
                     raise
             # A new topic has fewer queues than was thought: nothing is stored, and by now it is known how many.
-            self._templates.pop(message.topic, None)
+            self.choosing.forget_guess(message.topic)
             await self._refresh(message.topic, deadline)
             return await self._send_once(sent, deadline, queue, selector)
         avoid = sent.avoid
@@ -213,7 +178,7 @@ class Attempts:
                 if refused or unsure > self.settings.retries or loop.time() + pause >= deadline:
                     raise
                 log.info("send to %s, attempt %d: %s", to or message.topic, attempt + 1, error)
-                self._templates.pop(message.topic, None)
+                self.choosing.forget_guess(message.topic)
                 if refused is False and isinstance(error, BrokerRefused) and "is a queue topic" in error.remark:
                     self._made_as_queue.add(message.topic)  # a rule of the broker's says what kind it will be
                 if not self.settings.nsqd:
@@ -315,28 +280,7 @@ class Attempts:
             return selector(queues, message), False
         if message.sharding_key is not None:
             return by_sharding_key(message.sharding_key, queues), False
-        return self._turn(message.topic).pick(queues, avoid), True
-
-    def choose_now(
-        self, route: Route, message: Message, queue: MessageQueue | None, selector: Selector | None
-    ) -> MessageQueue | None:
-        """The same as `choose` for any thread, by the topic's known route, where a send has no number; else None."""
-        known, queues = self._queues.get(message.topic, (None, None))
-        if known is not route or not queues or self.settings.idempotent:
-            return None
-        if queue is not None:
-            return queue if queue.topic == message.topic else None
-        if selector is not None:
-            return selector(queues, message)
-        if message.sharding_key is not None:
-            return by_sharding_key(message.sharding_key, queues)
-        return self._turn(message.topic).pick(queues)
-
-    def _turn(self, topic: str) -> RoundRobin:
-        turn = self._turns.get(topic)
-        if turn is None:
-            turn = self._turns[topic] = RoundRobin(random.randrange(1 << 16))
-        return turn
+        return self.choosing.turn(message.topic).pick(queues, avoid), True
 
     @staticmethod
     def nsq_address(route: Route, queue: MessageQueue) -> str:

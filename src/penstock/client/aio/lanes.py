@@ -115,7 +115,7 @@ class Lanes:
         batch = messages if len(messages) > 1 else None
         ordered = queue is not None or selector is not None or messages[0].sharding_key is not None
         if not ordered and (apart or batch is not None):  # any queue will do, and nothing can join it
-            return await self.by_itself(self._attempts.outgoing(messages), deadline)
+            return await self.by_itself(self._attempts.outgoings.make(messages), deadline)
         waiter = asyncio.get_running_loop().create_future()
         send = Waiting(messages[0], waiter, deadline, self.body_bytes, queue, selector, batch, apart)
         while self.full:
@@ -124,7 +124,7 @@ class Lanes:
             await self._wait_for_room(deadline, send.message.topic)
         lane = self._lane(send)
         if lane is None:
-            return await self.by_itself(self._attempts.outgoing(messages), deadline, queue, selector)
+            return await self.by_itself(self._attempts.outgoings.make(messages), deadline, queue, selector)
         if lane.busy or self._linger_s:
             self._join(lane, send)
             if not apart:
@@ -141,7 +141,7 @@ class Lanes:
         lane.row.pop()
         self.under_way += send.size
         try:
-            return await self._attempts.send(self._attempts.outgoing(messages), deadline, queue, selector)
+            return await self._attempts.send(self._attempts.outgoings.make(messages), deadline, queue, selector)
         finally:
             self._over(lane, [send])
             if lane.row and self.is_open:
@@ -198,7 +198,7 @@ class Lanes:
         if to is not None:
             if to.topic != message.topic:
                 raise ValueError(f"{to} is not a queue of topic {message.topic!r}")
-        elif topic_lane.ordered or not (queues := self._attempts.known_queues(message.topic)):
+        elif topic_lane.ordered or not (queues := self._attempts.choosing.queues(message.topic)):
             return topic_lane
         elif send.selector is not None:
             to = send.selector(queues, message)
@@ -262,7 +262,7 @@ class Lanes:
             return
         try:
             receipt = await self._attempts.send(
-                self._attempts.outgoing(send.messages), send.deadline, send.queue, send.selector
+                self._attempts.outgoings.make(send.messages), send.deadline, send.queue, send.selector
             )
         except Exception as error:  # whatever it is, it belongs to whoever waits
             _fail(send.waiter, error)
@@ -274,7 +274,7 @@ class Lanes:
         sends = still_waited_for(sends)
         if not sends:
             return
-        outgoing = self._attempts.outgoing(messages_of(sends))
+        outgoing = self._attempts.outgoings.make(messages_of(sends))
         try:
             receipt = await self._attempts.send(outgoing, sends[0].deadline, lane.queue)
         except BrokerRefused as error:

@@ -129,7 +129,7 @@ class Producer:
             address = pack_host(f"{self._cluster.local_host}:0")[:4]
         except ValueError:
             address = os.urandom(4)
-        self.attempts.start(address)
+        self.attempts.outgoings.start(address)
         if self._tracer is not None:
             self._tracer.start()
         return self
@@ -242,7 +242,7 @@ class Producer:
         """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic."""
         self.lanes.check_send(message.topic)
         attempts = self.attempts
-        sent = attempts.outgoing((message,))
+        sent = attempts.outgoings.make((message,))
         route = await attempts.route_by(message.topic, asyncio.get_running_loop().time() + self._timeout_s)
         to, free = await attempts.choose(message, queue, selector, None)
         try:

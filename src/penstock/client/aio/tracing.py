@@ -47,7 +47,7 @@ class Tracer:
         self._run = os.urandom(12).hex().upper()
         settings = SendSettings(GROUP, False, {}, 2, False, BODY_BYTES, False)
         self._attempts = Attempts(cluster, QueueSender(cluster.clock, TIMEOUT_S), settings)
-        self._attempts.start(os.urandom(4))
+        self._attempts.outgoings.start(os.urandom(4))
 
     def start(self) -> None:
         """Send from now on."""
@@ -125,7 +125,7 @@ class Tracer:
         while self._waiting:
             message, count = self._next()
             try:
-                await self._attempts.send(self._attempts.outgoing([message]), loop.time() + TIMEOUT_S)
+                await self._attempts.send(self._attempts.outgoings.make([message]), loop.time() + TIMEOUT_S)
                 self._cluster.outages.answered(f"topic {TOPIC}")
             except (ClientError, WireError, Closed, ValueError) as error:
                 self._cluster.outages.failed(f"topic {TOPIC}", f"{count} traces of {self._group} are lost", error)
