@@ -258,7 +258,8 @@ class Keeping(Files):
     """A disk that takes no name away."""
 
     def unlink(self, path: Path) -> None:
-        raise StoreError(f"{path}: Input/output error")
+        if path.exists():
+            raise StoreError(f"{path}: Input/output error")
 
 
 def test_a_removed_cursor_that_the_disk_keeps_tells_nothing(tmp_path: Path) -> None:
@@ -273,3 +274,48 @@ def test_a_removed_cursor_that_the_disk_keeps_tells_nothing(tmp_path: Path) -> N
     again = make(tmp_path, begin=70)
     assert (again.committed, again.beyond, again.reach()) == (70, 0, 70)
     assert not (tmp_path / "lost+found").exists()
+
+
+class NoRename(Files):
+    """No file gets another's name while `refused`."""
+
+    refused = True
+
+    def rename(self, old: Path, new: Path) -> None:
+        if self.refused:
+            raise StoreError("the disk")
+        super().rename(old, new)
+
+
+def test_a_wider_file_that_does_not_get_the_name_is_not_written_to(tmp_path: Path) -> None:
+    make(tmp_path)
+    files = NoRename()
+    file = CursorFile(tmp_path / "c.cursor", files)
+    file.open(0)
+    assert file.finish(5 * PAGE_BITS) == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["c.cursor"]
+    assert file.finish(7) == 0
+    file.commit(3)
+    again = make(tmp_path)
+    assert (again.committed, again.finished(7), again.beyond) == (3, 1, 1)
+    files.refused = False
+    assert file.finish(5 * PAGE_BITS) == 0
+    assert make(tmp_path).finished(5 * PAGE_BITS)
+
+
+def test_a_wider_file_left_by_a_killed_process_finishes_nothing(tmp_path: Path) -> None:
+    former = make(tmp_path)
+    former.finish(5 * PAGE_BITS + 3)
+    former.path.rename(tmp_path / "c.cursor.tmp")
+    make(tmp_path)  # of a channel that is made anew
+    assert not make(tmp_path).finished(5 * PAGE_BITS + 3)
+
+
+def test_a_link_in_place_of_a_wider_file_is_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"precious")
+    file = make(tmp_path)
+    (tmp_path / "c.cursor.tmp").symlink_to(elsewhere)
+    assert file.finish(5 * PAGE_BITS) == 0
+    assert elsewhere.read_bytes() == b"precious"
+    assert not file.path.is_symlink()

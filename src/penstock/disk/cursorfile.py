@@ -200,9 +200,10 @@ class CursorFile:
         return found
 
     def _make(self, pages: int) -> None:
-        """A file of so many pages; what the present one holds is taken along."""
+        """A file of so many pages; what the present one holds is taken along. StoreError, DiskFull: the present one stays."""
         self.files.make_folder(self.path.parent)
         fresh = self.path.with_name(self.path.name + ".tmp")
+        self.files.unlink(fresh)  # a killed process may have left a longer one, with pages that would pass for ours
         fd = self.files.open(fresh, create=True)
         try:
             self.files.allocate(fd, 0, (pages + 1) * layout.PAGE_BYTES)
@@ -233,7 +234,13 @@ class CursorFile:
                     )
         self.map = view
         self.pages = pages
-        self.files.rename(fresh, self.path)
+        try:
+            self.files.rename(fresh, self.path)
+        except StoreError:  # what is finished from now on must stand in the file that has the name
+            self.base, self.map, self.pages = old, old_view, old_pages
+            self.turn -= 1
+            self.files.unlink(fresh)
+            raise
         self.dirty = True
         self.named = False
 
