@@ -818,3 +818,21 @@ def test_what_was_emptied_on_a_disk_that_keeps_files_is_gone(
     put(again, *messages(30, 32))
     assert drain(again) == messages(30, 32)
     again.close()
+
+
+@pytest.mark.parametrize("suffix", ["000001.dat", "000001.sum", "meta.dat.tmp"])
+def test_a_link_in_place_of_a_new_file_is_not_followed(tmp_path: Path, suffix: str) -> None:
+    """The file that it leads to was overwritten."""
+    folder, elsewhere = tmp_path / "q", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.write_bytes(b"precious")
+    queue = make(folder, max_bytes_per_file=300)
+    put(queue, message(0))
+    link = next(folder.glob("*.000000.dat")).name.replace("000000.dat", suffix)
+    (folder / link).symlink_to(elsewhere)
+    for n in range(1, 30):
+        put(queue, message(n))
+    queue.close()
+    assert elsewhere.read_bytes() == b"precious"
+    again = make(folder, max_bytes_per_file=300)
+    assert drain(again) == messages(30)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from pathlib import Path
 
 import pytest
+from store_parts import SMALL, bodies, make, put
 
+from occupants import OCCUPANTS, demand_aside, occupy
 from penstock.disk.files import PAGES_BYTES, Files
 from penstock.log.consumequeue import ConsumeQueue, TagCodes
 from penstock.wire.layout import ENTRY_BYTES, FILLER_SIZE
@@ -141,3 +144,21 @@ def test_a_busy_queue_has_pages_ahead_of_it_and_a_quiet_one_has_not(tmp_path: Pa
     assert again.load() == []
     assert again.max_offset == count
     again.close()
+
+
+@pytest.mark.parametrize("what", OCCUPANTS)
+def test_what_has_the_name_of_the_next_file_makes_way(tmp_path: Path, what: str) -> None:
+    """A link was followed and the file it leads to overwritten; beside a folder or a pipe the topic took no more messages."""
+    data, outside = tmp_path / "data", tmp_path / "outside"
+    with contextlib.closing(make(data)) as store:
+        store.open()
+        put(store, b"first")
+        path = data / "consumequeue" / "T" / "0" / f"{SMALL.mapped_file_size_consume_queue:020d}"
+        occupy(path, what, SMALL.mapped_file_size_consume_queue, outside)
+        sent = [b"%d" % n for n in range(60)]
+        for body in sent:
+            put(store, body)
+    with contextlib.closing(make(data)) as again:
+        assert not again.open().moved
+        assert bodies(again) == [b"first", *sent]
+    demand_aside(data, f"consumequeue-T-0-{path.name}", outside)

@@ -420,9 +420,9 @@ def replace(files: Files, path: Path, data: bytes, *, flush: bool = True) -> Non
     """Put a file with these bytes in the place of the one that is there."""
     fresh = path.with_name(path.name + ".tmp")
     try:
+        files.unlink(fresh)  # a link would be followed
         fd = files.open(fresh, create=True)
         try:
-            files.cut(fd, 0)
             files.write(fd, 0, data)
             if flush:
                 files.datasync(fd)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
 from penstock.disk.job import Job
+from penstock.disk.quarantine import make_way
 from penstock.disk.queuefiles import SUMS_HEAD, Paths, Place, RecordFile, Sums
 from penstock.errors import DiskFull, StoreError
 
@@ -66,8 +67,8 @@ class WriteFile:
         paths = self.paths.sums(number), self.paths.data(number)
         try:
             for path, head in zip(paths, (SUMS_HEAD, b""), strict=True):
+                make_way(self.files, self.paths.folder, path)
                 made.append(self.files.open(path, create=True))
-                self.files.cut(made[-1], 0)
                 self.files.write(made[-1], 0, head)
             self.files.sync_folder(self.paths.folder)  # after a power cut the file must not be there without its sums
         except StoreError:

@@ -56,6 +56,7 @@ cdef class ConsumeQueue(QueueState):
     cpdef int room_for(self, long long count)
     @cython.locals(end=cython.longlong)
     cpdef long long visible_end(self)
+    cdef Segment _make_next(self)
     @cython.locals(segment=Segment, found=Segment, byte=cython.longlong)
     cpdef int _turn(self)
     @cython.locals(p=cython.longlong)

@@ -18,7 +18,8 @@ from pathlib import Path
 import cython
 
 from penstock.disk.files import Files, advise, is_full, last_byte, wipe
-from penstock.disk.segments import Segment, SegmentedFile
+from penstock.disk.quarantine import make_way
+from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import DiskFull, StoreError
 from penstock.log.subscriber import Subscriber
 from penstock.wire.names import SCHEDULE_TOPIC
@@ -178,7 +179,7 @@ class ConsumeQueue(QueueState):
         if room == status.OK and self._at + count * layout.ENTRY_BYTES > self._limit:
             try:
                 while (self.max_offset + count) * layout.ENTRY_BYTES > self.file.end:
-                    segment = self.file.make_next(durable=False)
+                    segment = self._make_next()
                     segment.close()
                     self.file.adopt(segment)
                     self.fresh = True
@@ -205,6 +206,11 @@ class ConsumeQueue(QueueState):
         self.reserved = end
         self.reserve_at = (self.max_offset + end) // 2
 
+    def _make_next(self) -> Segment:
+        """The file behind the last one, not yet one of the run; what has its name makes way. StoreError, DiskFull."""
+        make_way(self._files, self.file.folder.parents[2], self.file.folder / segment_name(self.file.end))
+        return self.file.make_next(durable=False)
+
     def _turn(self) -> int:
         """Go to the file that takes the entry at max_offset, making it if it is not there, and take room for more."""
         try:
@@ -212,7 +218,7 @@ class ConsumeQueue(QueueState):
             if byte >= self.file.end:
                 if not self.file.segments:
                     self.file.start_at(byte)
-                segment = self.file.make_next(durable=False)
+                segment = self._make_next()
                 segment.close()  # flushed through a descriptor of the moment: there may be thousands of queues
                 self.file.adopt(segment)
                 self.fresh = True
