@@ -6,7 +6,7 @@ import socket
 
 from http_rows import ask
 
-from penstock.fronts.figures import duration, statsd_lines, statsd_packets, statsd_prefix
+from penstock.fronts.figures import duration, percentiles, statsd_lines, statsd_packets, statsd_prefix
 from penstock.testing import Broker
 
 LATENCY = {"count": 2, "percentiles": [{"quantile": 0.99, "value": 1500}]}
@@ -22,6 +22,11 @@ TOPIC = {
         for name in ("c", "e#ephemeral")
     ],
 }  # fmt: skip
+
+
+def test_the_largest_quantile_comes_first() -> None:
+    """nsqd's page has their times without saying of which, and for 0.5,0.99 ours had the other order."""
+    assert percentiles("0.5,0.99;0.95") == [0.99, 0.95, 0.5]
 
 
 def test_names_and_differences() -> None:

@@ -26,7 +26,7 @@ def test_every_setting_that_an_option_names_is_one_of_ours() -> None:
         ("id", {}, 7),
         ("tcp_address", {"nsq_port": 5, "host": "::1"}, "[::1]:5"),
         ("auth_http_addresses", {"auth_http_address": "a:1,b:2"}, ["a:1", "b:2"]),
-        ("e2e_processing_latency_percentiles", {"e2e_processing_latency_percentile": "0.5,0.99"}, [0.5, 0.99]),
+        ("e2e_processing_latency_percentiles", {"e2e_processing_latency_percentile": "0.5,0.99"}, [0.99, 0.5]),
         ("log_level", {"log_level": "warn"}, 3),
         ("tls_required", {"tls_required": "tcp-https"}, 1),
     ],

@@ -30,8 +30,10 @@ def version_line(name: str) -> str:
 
 
 def percentiles(text: str) -> list[float]:
-    """The setting `e2e_processing_latency_percentile` as numbers."""
-    return [float(part) for part in parts(text)]
+    """The setting `e2e_processing_latency_percentile` as numbers, the largest first as nsqd has them: the page for people has
+    the times alone, in this order.
+    """
+    return sorted((float(part) for part in parts(text)), reverse=True)
 
 
 OVERDUE_MAX = 10_000  # so many delayed messages that are late are counted

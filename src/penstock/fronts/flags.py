@@ -136,7 +136,7 @@ def nsqd_value(config: BrokerConfig, name: str, node_id: int) -> object:
     if option.kind == "list":
         return parts(value) if isinstance(value, str) else list(value)
     if option.kind == "floats":
-        return [float(part) for part in parts(value)]
+        return sorted((float(part) for part in parts(value)), reverse=True)
     tables = {"level": LEVELS, "tls": TLS_REQUIRED, "version": TLS_VERSIONS}
     return tables[option.kind][value] if option.kind in tables else value
 

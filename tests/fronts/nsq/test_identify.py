@@ -69,6 +69,17 @@ def test_what_is_agreed(tmp_path: Path) -> None:
     side.close()
 
 
+def test_what_a_client_says_of_its_place_stands_in_the_statistics(tmp_path: Path) -> None:
+    """nsqd's `/stats` has both."""
+    side = NsqSide(tmp_path)
+    session = side.session()
+    asked = {"topology_zone": "rack 1", "topology_region": "north"}
+    side.say(session, b"IDENTIFY\n" + sized(json.dumps(asked).encode()))
+    assert asked.items() <= session.describe(0).items()
+    assert side.session().describe(0)["topology_zone"] == ""
+    side.close()
+
+
 @pytest.mark.parametrize(
     "asked", [{"msg_timeout": 1}, {"sample_rate": 100}, {"heartbeat_interval": 999}, {"output_buffer_size": 5}]
 )

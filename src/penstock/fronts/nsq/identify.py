@@ -20,6 +20,7 @@ _KINDS: dict[str, type] = {
     "client_id": str, "hostname": str, "user_agent": str, "feature_negotiation": bool, "tls_v1": bool,
     "deflate": bool, "snappy": bool, "heartbeat_interval": int, "output_buffer_size": int,
     "output_buffer_timeout": int, "deflate_level": int, "sample_rate": int, "msg_timeout": int,
+    "topology_zone": str, "topology_region": str,
 }  # fmt: skip
 BUFFER_BYTES, BUFFER_BYTES_MIN = 16_384, 64
 INTERVAL_MS_MIN = 1_000  # of heartbeats and message timeouts

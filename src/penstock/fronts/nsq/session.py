@@ -69,7 +69,8 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         self.buffered = False  # what is read goes through `_inner`
         self.stalled = False  # waits for an answer from outside (AUTH): commands are kept
         host = remote.rpartition(":")[0]
-        self.about = {"client_id": host, "hostname": host, "user_agent": ""}
+        self.about = dict.fromkeys(("client_id", "hostname", "user_agent", "topology_zone", "topology_region"), "")
+        self.about["client_id"] = self.about["hostname"] = host
         self.heartbeat_ms = min(HEARTBEAT_MS, shared.config.max_heartbeat_interval_ms)
         self.beat_ms = self.heard_ms = shared.mono_ms
         self.due_number = 0
