@@ -29,6 +29,23 @@ def test_the_largest_quantile_comes_first() -> None:
     assert percentiles("0.5,0.99;0.95") == [0.99, 0.95, 0.5]
 
 
+def test_what_is_made_anew_counts_from_nothing() -> None:
+    """Of a topic deleted with ten messages, and made anew with three, statsd was told -7; and every name was kept for ever."""
+    before: dict[str, int] = {}
+
+    def told(*topics: dict[str, object]) -> list[str]:
+        packets = statsd_packets("", statsd_lines(topics, False), before, 10_000)
+        return [line for packet in packets for line in packet.decode().split() if ".t.message_count" in line]
+
+    ten, three = TOPIC | {"message_count": 10}, TOPIC | {"message_count": 3}
+    assert told(ten) == ["topic.t.message_count:10|c"]
+    assert told() == []
+    assert not before
+    assert told(three) == ["topic.t.message_count:3|c"]
+    assert told(ten) == ["topic.t.message_count:7|c"]
+    assert told(three) == ["topic.t.message_count:3|c"]  # between two pushes
+
+
 def test_names_and_differences() -> None:
     before: dict[str, int] = {}
     (packet,) = statsd_packets("p.", statsd_lines([TOPIC], True), before, 10_000)

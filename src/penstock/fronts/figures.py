@@ -217,19 +217,25 @@ def _statsd(
 def statsd_packets(
     prefix: str, lines: Iterable[tuple[str, int, bool]], before: dict[str, int], bytes_max: int
 ) -> list[bytes]:
-    """Lines as packets of at most so many bytes. `before` is brought up to date."""
+    """Lines as packets of at most so many bytes. `before` is brought up to date: a counter that is less than it was, or that was
+    not there, is of a topic or channel made anew, and counts from nothing.
+    """
     packets: list[bytes] = []
     packet = b""
+    now: dict[str, int] = {}
     for name, value, counter in lines:
         told = value
         if counter:
-            told = value - before.get(name, 0)
-            before[name] = value
+            former = before.get(name, 0)
+            told = value - former if value >= former else value
+            now[name] = value
         line = f"{prefix}{name}:{told}|{'c' if counter else 'g'}\n".encode()
         if packet and len(packet) + len(line) > bytes_max:
             packets.append(packet)
             packet = b""
         packet += line
+    before.clear()
+    before.update(now)
     return [*packets, packet] if packet else packets
 
 
