@@ -558,3 +558,46 @@ def test_what_has_the_name_of_the_next_segment_makes_way(tmp_path: Path, what: s
     assert bodies(queue) == [b"first", *sent]
     queue.close(True)
     demand_aside(tmp_path / "t", path.name, outside)
+
+
+class KeepsNames(Files):
+    """No file whose name ends like this gets another one."""
+
+    ending = ""
+
+    def rename(self, old: Path, new: Path) -> None:
+        if self.ending and old.name.endswith(self.ending):
+            raise StoreError(f"{old}: Input/output error")
+        super().rename(old, new)
+
+
+@pytest.mark.parametrize("ending", [".queue", ".sums"])
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_a_used_up_segment_that_keeps_its_name_is_removed(tmp_path: Path, ending: str, all_of_it: bool) -> None:
+    """A publish that was stored, and let go of it, was not answered, and its connection ended."""
+    files = KeepsNames()
+    queue = make(tmp_path, files=files)
+    for n in range(60):
+        put(queue, b"%d " % n + b"x" * 200)
+    assert len(queue.segments) >= 4
+    files.ending = ending
+    if all_of_it:
+        queue.drop_all()
+        assert not queue.segments
+        again = ReadyQueue(tmp_path / "t", "t", SEGMENT, Pool(tmp_path, Files()), Files())
+        again.open(0)  # of a topic made anew before a thread has removed them
+        assert (bodies(again), again.total) == ([], queue.total)
+        again.close(False)
+    else:
+        third = queue.segments[2].first
+        assert queue.drop_below(third) == 2
+    assert not queue.pool.spares
+    put(queue, b"new")
+    rest = bodies(queue)
+    assert rest[-1] == b"new"
+    queue.pool.remove(queue.pool.take_gone())
+    assert not list(tmp_path.glob(".spare*"))
+    numbers = {segment.path.name for segment in queue.segments}
+    assert {path.name for path in (tmp_path / "t").glob("*.queue")} == numbers
+    queue.close(False)
+    assert bodies(make(tmp_path)) == rest

@@ -25,6 +25,7 @@ disk would end the process. A segment that every channel has finished goes to th
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Sequence
@@ -88,9 +89,19 @@ class Pool:
         self.after_cut = False  # a power cut ended the process before: what has no sums may never have been whole
 
     def put(self, segment: ReadySegment) -> None:
-        """A finished segment: its name goes away at once, its room when a thread has time."""
+        """A finished segment: its name goes away at once, its room when a thread has time. Where the disk refuses that, the name
+        goes with the room: whoever let go of it, often a publish that is stored, has nothing to do with it.
+        """
         self._number += 1
-        segment.move(self.folder / f".spare_{self._number}.queue")
+        try:
+            segment.move(self.folder / f".spare_{self._number}.queue")
+        except StoreError as error:
+            log.error("a used-up segment is removed, not used again: %s", error)
+            if segment.life + 1 < layout.LIVES:  # a start, or a topic made anew, that finds it finds nothing in it
+                with contextlib.suppress(StoreError):
+                    segment.begin_again(segment.first + segment.count)
+            self._gone.append(segment)
+            return
         if len(self.spares) < POOL_MAX and segment.life + 1 < layout.LIVES:
             self.spares.append(segment)
         else:
@@ -110,11 +121,17 @@ class Pool:
         return gone
 
     def remove(self, segments: list[ReadySegment]) -> None:
-        """Free the disk; for any thread."""
+        """Free the disk; for any thread. StoreError when one of them stays: the others are gone."""
+        failed: StoreError | None = None
         for segment in segments:
             segment.close()
-            self.files.unlink(segment.path)
-            self.files.unlink(segment.sums_path)
+            try:
+                self.files.unlink(segment.path)
+                self.files.unlink(segment.sums_path)
+            except StoreError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def shrink(self) -> None:
         """Give the spares up, too: the disk is short, or the broker stops."""

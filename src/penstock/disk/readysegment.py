@@ -301,9 +301,13 @@ class SegmentFile:
         self.files.datasync(self.sums_fd)
 
     def move(self, path: Path) -> None:
-        """Give both files another name."""
+        """Give both files another name. StoreError: they keep theirs, as far as the disk allows."""
         self.files.rename(self.path, path)
-        self.files.rename(self.sums_path, path.with_suffix(".sums"))
+        try:
+            self.files.rename(self.sums_path, path.with_suffix(".sums"))
+        except StoreError:
+            self.files.rename(path, self.path)
+            raise
         self.path = path
         self.named = False
 
