@@ -11,6 +11,7 @@ import itertools
 from datetime import UTC, datetime
 
 ADDRESS_BYTES = 4
+PID_BYTES = 2
 SALT_BYTES = 4
 COUNT_DIGITS = 4  # of the counter at the end
 INT16_MASK = 0xFFFF
@@ -22,11 +23,8 @@ class UniqueKeys:
     """Makes them, of the process's IPv4 address, its process id and a salt."""
 
     def __init__(self, address: bytes, pid: int, salt: bytes) -> None:
-        self._prefix = (
-            (address[len(address) - ADDRESS_BYTES :] + (pid & INT16_MASK).to_bytes(2, "big") + salt[:SALT_BYTES])
-            .hex()
-            .upper()
-        )
+        host, process = address[len(address) - ADDRESS_BYTES :], (pid & INT16_MASK).to_bytes(PID_BYTES, "big")
+        self._prefix = (host + process + salt[:SALT_BYTES]).hex().upper()
         self._count = itertools.count()
         self._month_ms = 0
         self._next_month_ms = 0
