@@ -10,9 +10,11 @@ from functools import partial
 import pytest
 
 from penstock import Message, Producer, PullConsumer
+from penstock.client import handover
 from penstock.client.aio.producer import report
 from penstock.client.handover import Sending
-from penstock.client.portal import portal
+from penstock.client.portal import Portal, portal
+from penstock.client.reader import LogReader
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.errors import BufferFull, ClientError, Closed, PenstockError, TimedOut
@@ -245,3 +247,28 @@ def test_a_batch_of_a_thread_is_stored_behind_its_sends(registry: str, fresh: Fr
             for messages in consumer.getmany(60.0).values():
                 found += [int(message.body) for message in messages]
     assert found == list(range(1_001))
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_leaves_no_send_behind(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, interrupts: int
+) -> None:
+    """Ctrl-C that met a send while it woke the loop: no later one was sent, and `flush` and `close` said nothing of it."""
+    topic, left = fresh("interrupted"), [KeyboardInterrupt] * interrupts
+
+    def interrupted() -> Portal:
+        if left:
+            raise left.pop()
+        return portal()
+
+    with Producer(registry) as producer:
+        producer.send(Message(topic, b"0"))
+        monkeypatch.setattr(handover, "portal", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send_nowait(Message(topic, b"1"))
+        producer.send(Message(topic, b"2"))
+        later = producer.send_nowait(Message(topic, b"3"))
+        producer.flush()
+        assert later.result(0).status is SendStatus.SEND_OK
+    with LogReader(registry) as reader:
+        assert sum(reader.offsets(queue, durable=False)[1] for queue in reader.queues(topic)) == 4

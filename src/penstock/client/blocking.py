@@ -99,6 +99,8 @@ class Producer(Client):
     def close(self) -> None:
         """Wait for the sends under way, say goodbye and close. What has no receipt within the send timeout fails."""
         try:
+            if not isinstance(self._inner, OfParent):
+                self._handover.hasten()
             super().close()
         finally:
             self._direct.close()
@@ -144,6 +146,7 @@ class Producer(Client):
         if timeout_s is not None or not (lanes.is_open and self._direct.is_open):
             lanes.check_send(messages[0].topic, timeout_s)
         if lanes.under_way or not self._handover.empty:  # it must not overtake what this thread sent before
+            self._handover.hasten()
             if len(messages) == 1:
                 work = inner.send(messages[0], queue=queue, selector=selector, timeout_s=timeout_s)
             else:
@@ -184,6 +187,7 @@ class Producer(Client):
             sent = inner.attempts.outgoings.make((message,))
             if self._direct.send_oneway(sent, queue, selector):
                 return sent.keys[0]
+        self._handover.hasten()
         return portal().run(self._inner.send_oneway(message, queue=queue, selector=selector))
 
     def send_nowait(
@@ -201,6 +205,7 @@ class Producer(Client):
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every send begun so far has its receipt or its error. TimedOut when that takes longer."""
+        self._handover.hasten()
         portal().run(self._inner.flush(timeout_s))
 
 

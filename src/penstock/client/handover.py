@@ -142,12 +142,24 @@ class Handover:
         with self._lock:
             if self._bytes + self._lanes.under_way >= self._buffer_bytes:
                 self._wait(message)
-            self._bytes += send.size
             self._row.append(send)
+            self._bytes += send.size
             if self._told:
                 return
             self._told = True
-        portal().soon(self._take)
+        try:
+            portal().soon(self._take)
+        except (
+            BaseException
+        ):  # an interrupt: nobody would come for the row, now or later, with all that is put behind it
+            self._told = False
+            portal().soon(self._take)
+            raise
+
+    def hasten(self) -> None:
+        """What is here is to be taken before anything that the caller asks of the loop from now on."""
+        if self._row:
+            portal().soon(self._take)
 
     def _wait(self, message: Message) -> None:
         if not self._blocks or portal().is_here():  # the loop cannot wait for itself

@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from client.aio.hands import Hand
 from client.scripted import message
 from penstock.client.aio.delivery import Handed
-from penstock.client.aio.dispatch import Dispatcher
+from penstock.client.aio.dispatch import Acknowledged, Dispatcher
 from penstock.client.aio.listening import Listeners
 from penstock.client.results import Retry
 from penstock.errors import ConnectionLost
@@ -238,3 +239,25 @@ async def test_acknowledgements_of_many_threads_all_arrive_once() -> None:
     await asyncio.sleep(0)
     assert hand.outcomes == [None] * 4_000
     dispatcher.listeners.close()
+
+
+async def test_an_interrupt_leaves_no_acknowledgement_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that met a thread while it woke the loop: nothing that was acknowledged later was told either."""
+    loop, left, hand = asyncio.get_running_loop(), [KeyboardInterrupt], Hand()
+    wake = loop.call_soon_threadsafe
+
+    def interrupted(*given: Any) -> asyncio.Handle:
+        if left:
+            raise left.pop()
+        return wake(*given)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+    acknowledged = Acknowledged()
+    acknowledged.begin(loop)
+    first, second = (Handed(hand, message(n), None, acknowledged) for n in range(2))
+    with pytest.raises(KeyboardInterrupt):
+        first.acknowledge()
+    second.acknowledge()
+    await hand.wait_for(2)
+    assert first.settled
+    assert second.settled

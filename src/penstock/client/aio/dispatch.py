@@ -42,7 +42,14 @@ class Acknowledged:
         if not self._told:
             self._told = True
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self.settle)
+            try:
+                self._loop.call_soon_threadsafe(self.settle)
+            except (
+                BaseException
+            ):  # an interrupt: the loop would never come, for anything that is acknowledged from now on
+                self._told = False
+                self._loop.call_soon_threadsafe(self.settle)
+                raise
 
     def settle(self) -> None:
         """Tell of all that has been acknowledged; in the loop."""
