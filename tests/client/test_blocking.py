@@ -198,3 +198,32 @@ def test_both_faces_say_the_same_of_a_send_that_cannot_be(registry: str, fresh: 
     for timeout_s in (None, 0):
         with pytest.raises(Closed):
             send(timeout_s, other)
+
+
+def test_an_interrupt_takes_no_messages_along(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that met `getmany` while messages came to its thread: they were lost, and `commit` said that they were read."""
+    topic, group = fresh("interrupted-pull"), fresh("G")
+    with Producer(registry) as producer:
+        for i in range(20):
+            producer.send(Message(topic, b"%d" % i))
+    with PullConsumer(registry, group=group) as consumer:
+        consumer.assign(topic)
+        run = portal().run
+
+        def interrupted(work: Any) -> None:
+            run(work)
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        seen: list[bytes] = []
+        for _ in range(20):
+            if len(seen) == 20:
+                break
+            monkeypatch.setattr(portal(), "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.getmany(1, 7)
+            for messages in consumer.getmany(1, 7).values():
+                seen += [message.body for message in messages]
+        assert sorted(seen) == sorted(b"%d" % i for i in range(20))
+        consumer.commit()
+        assert sum(consumer.committed(queue) or 0 for queue in consumer.assignment) == 20

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import pytest
 
 from penstock import Message, Producer, PullConsumer, PushConsumer
+from penstock.client.aio.logconsumer import Pulled
 from penstock.client.handout import Handout
 from penstock.testing import Broker
 
@@ -202,3 +204,31 @@ def test_closed_while_threads_wait_and_work(fresh: Fresh, kind: str) -> None:
         with PushConsumer("G", broker.registry, kind=kind, start="first") as again:  # type: ignore[arg-type]
             again.subscribe(topic)
             assert next(iter(again)).body == b"0"  # nobody had settled it
+
+
+def test_an_interrupt_leaves_the_message_to_the_next_one_who_asks(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C that met an iteration as it took a message: nobody got that one, and nothing behind it was committed."""
+    topic, group = fresh("interrupted"), fresh("G")
+    fill(registry, topic, 30)
+    left = [KeyboardInterrupt] * 3
+    begin = Pulled.begin
+
+    def interrupted(self: Pulled, for_s: float | None) -> None:
+        if left:
+            raise left.pop()
+        begin(self, for_s)
+
+    monkeypatch.setattr(Pulled, "begin", interrupted)
+    with PushConsumer(group, registry, start="first") as consumer:
+        consumer.subscribe(topic)
+        messages = iter(consumer)
+        seen = []
+        while len(seen) < 30:
+            with suppress(KeyboardInterrupt):
+                delivery = next(messages)
+                seen.append(delivery.body)
+                delivery.ack()
+    assert sorted(seen) == sorted(b"%d" % number for number in range(30))
+    assert committed(registry, topic, group) == 30

@@ -412,5 +412,30 @@ class PullConsumer(Client):
         portal().run(self._inner.commit(offsets))
 
     def getmany(self, timeout_s: float = 1.0, max_count: int = 1_000) -> dict[MessageQueue, list[ReceivedMessage]]:
-        """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first."""
-        return portal().run(self._inner.getmany(timeout_s, max_count))
+        """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first.
+
+        An interrupt loses none: what was on its way to this thread is given by the next call.
+        """
+        getmany, over = self._inner.getmany, False
+        given: dict[MessageQueue, list[ReceivedMessage]] = {}
+
+        async def give() -> dict[MessageQueue, list[ReceivedMessage]]:
+            given.update(await getmany(timeout_s, max_count))
+            if over:
+                self._go_back(given)
+            return given
+
+        try:
+            return portal().run(give())
+        except BaseException:
+            over = True
+            portal().call(self._go_back, given)
+            raise
+
+    def _go_back(self, given: dict[MessageQueue, list[ReceivedMessage]]) -> None:
+        """In the loop: nobody has got these, and `commit` must not tell the broker otherwise."""
+        for queue, messages in given.items():
+            first = messages[0].queue_offset
+            if queue in self._inner.assignment and self._inner.position(queue) > first:
+                self._inner.seek(queue, first)
+        given.clear()

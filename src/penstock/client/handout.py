@@ -75,7 +75,11 @@ class Iteration:
                 if not self._handout.wait():
                     raise StopIteration from None
                 continue
-            if not delivery.gone:
-                delivery.begin(None)
-                self._last = delivery
-                return delivery
+            try:
+                if not delivery.gone:
+                    delivery.begin(None)
+                    self._last = delivery
+                    return delivery
+            except BaseException:  # an interrupt: nobody has got it, and nothing behind it would be committed
+                self._row.appendleft(delivery)
+                raise
