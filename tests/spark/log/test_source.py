@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +20,11 @@ from spark_bulk import NAMES, read
 from spark_logs import fill_store, read_log, write_log
 from spark_records import Record
 from spark_strategies import records
+from store_parts import make, put, work
 
+from penstock.disk.files import Files
 from penstock.errors import ConfigError, Corrupt
+from penstock.log import checkpoint
 from penstock.spark.kernel import batches, decode, numpydecode
 from penstock.spark.log import files as logfiles
 from penstock.spark.log import source as logsource
@@ -225,6 +229,55 @@ def test_consume_queues_lead_to_the_same_rows(store: Path) -> None:
     assert any(
         isinstance(one, logsource.Entries) for run in logsource.plan(options, logfiles.find(str(store))) for one in run
     )
+
+
+def test_consume_queues_that_lack_entries_are_not_gone_by(tmp_path: Path) -> None:
+    """A folder that was copied while its broker worked: of one topic the queues were copied a while before all else."""
+    store = make(tmp_path / "store")
+    store.open()
+    for n in range(600):
+        put(store, b"%d" % n, b"rare" if n % 20 == 0 else b"orders", 0)
+        if n == 300:
+            work(store)
+            shutil.copytree(tmp_path / "store", tmp_path / "before")
+    work(store)
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    store.close()
+    shutil.rmtree(tmp_path / "copy" / "consumequeue" / "rare")
+    shutil.copytree(tmp_path / "before" / "consumequeue" / "rare", tmp_path / "copy" / "consumequeue" / "rare")
+    for folder in ("copy", "store"):
+        rows = read(tmp_path / folder, topics="rare")
+        assert sorted(int(row["value"]) for row in rows) == list(range(0, 600, 20)), folder
+    with pytest.raises(ConfigError, match="do not have all"):
+        read(tmp_path / "copy", topics="rare", useConsumeQueue="true")
+
+
+def test_what_the_queues_may_lack_behind_a_crash_is_walked(tmp_path: Path) -> None:
+    """The queues are durable up to the checkpoint's mark: behind it one may have entries, and another have lost its own."""
+    store = make(tmp_path / "store")
+    store.open()
+    for n in range(400):
+        put(store, b"%d" % n, b"rare" if n % 20 == 0 else b"orders", 0)
+    work(store)
+    shutil.copy(tmp_path / "store" / "checkpoint", tmp_path / "mark")
+    shutil.copytree(tmp_path / "store" / "consumequeue" / "rare", tmp_path / "rare")
+    for n in range(400, 600):
+        put(store, b"%d" % n, b"rare" if n % 20 == 0 else b"orders", 0)
+    work(store)
+    store.close()
+    mark = checkpoint.newest((tmp_path / "mark").read_bytes())[0]
+    assert mark is not None
+    file = checkpoint.CheckpointFile(tmp_path / "store" / "checkpoint", Files())
+    now = file.load()
+    assert now is not None
+    assert mark.derived < now.durable
+    file.write(msgspec.structs.replace(now, clean=False, derived=mark.derived, entries=mark.entries))
+    file.close()
+    shutil.rmtree(tmp_path / "store" / "consumequeue" / "rare")
+    shutil.copytree(tmp_path / "rare", tmp_path / "store" / "consumequeue" / "rare")
+    for through in ("auto", "true"):
+        rows = read(tmp_path / "store", topics="rare", useConsumeQueue=through)
+        assert sorted(int(row["value"]) for row in rows) == list(range(0, 600, 20)), through
 
 
 def test_the_entry_module_of_the_bulk_reader_needs_nothing_but_pyspark() -> None:

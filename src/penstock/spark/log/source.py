@@ -90,7 +90,11 @@ def plan(options: LogOptions, segments: Sequence[LogSegment]) -> list[list[Piece
 
 
 def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tuple[list[Entries], int, int] | None:
-    """(ranges of the topics' queues, physical offset up to which the queues go, bytes of the topics' records)."""
+    """(ranges of the topics' queues, physical offset up to which the queues go, bytes of the topics' records).
+
+    One queue may go farther than another: behind a crash, and in a folder that was copied while its broker worked. Where our
+    broker has noted up to where all are durable, and how many entries there are, they count up to there, if they are all there.
+    """
     stores = {logfiles.store_of(segment) for segment in segments}
     folder = stores.pop() if len(stores) == 1 else None
     if folder is None or not (folder / "consumequeue").is_dir():
@@ -99,43 +103,56 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
     if not whole or not segments:
         return None
     oldest, newest = segments[0].base, segments[-1].base + segments[-1].end
-    entries, covered, size = [], oldest, 0
+    mark, counts = logfiles.last_mark(folder)
+    noted = mark if counts else None
+    durable = newest if noted is None else noted.derived
+    entries, covered, size, count = [], oldest, 0, 0
     for topic in sorted(path for path in (folder / "consumequeue").iterdir() if path.is_dir()):
         for place in sorted(path for path in topic.iterdir() if path.name.isdigit()):
-            found = _bounds(place, oldest, newest)
-            if found is None:
+            first, until, end, room, below = _bounds(place, oldest, min(newest, durable), durable)
+            count += below
+            if not room:
                 continue
-            first, until, end, room = found
             covered = max(covered, end)
             if topic.name in options.topics:
                 size += room
                 queue = MessageQueue(topic.name, "", int(place.name))
-                count = max(-(-room // options.split_bytes), 1)
-                marks = [first + (until - first) * n // count for n in range(count + 1)]
+                parts = max(-(-room // options.split_bytes), 1)
+                marks = [first + (until - first) * n // parts for n in range(parts + 1)]
                 entries += [Entries(str(folder), queue, a, b) for a, b in pairwise(marks) if a < b]
+    if noted is not None and count != noted.entries:
+        if options.use_consume_queue == "true":
+            raise ConfigError(
+                f"the consume queues of {folder} do not have all messages of its log: it was copied at work, or is damaged",
+                "leave useConsumeQueue, or give the copy to penstock spark reindex",
+            )
+        return None
     return entries, covered, size
 
 
-def _bounds(place: Path, oldest: int, newest: int) -> tuple[int, int, int, int] | None:
-    """(first offset, end, physical end of the last record, bytes) of a queue's entries inside the log."""
+def _bounds(place: Path, oldest: int, newest: int, durable: int) -> tuple[int, int, int, int, int]:
+    """(first offset, end, physical end of the last record, bytes) of a queue's entries inside the log, all 0 without; and the
+    end of those below `durable`, whether their records are still there or not.
+    """
     import numpy as np
 
     from penstock.spark.kernel.buffers import ENTRY
 
-    first = until = end = size = 0
+    first = until = end = size = below = 0
     for path in sorted(path for path in place.iterdir() if len(path.name) == 20 and path.name.isdigit()):
         entries = np.fromfile(path, ENTRY)
         physical, sizes = entries["physical"].astype(np.int64), entries["size"].astype(np.int64)
         good = (sizes >= layout.RECORD_FIXED_BYTES) & (sizes != layout.FILLER_SIZE)
-        good &= (physical >= oldest) & (physical + sizes <= newest)
-        at = np.flatnonzero(good)
-        if not len(at):
-            continue
-        begin = int(path.name) // layout.ENTRY_BYTES
-        first = first if until else begin + int(at[0])
-        until, end = begin + int(at[-1]) + 1, int((physical + sizes)[at[-1]])
-        size += int(sizes[at].sum())
-    return (first, until, end, size) if until else None
+        begin, ends = int(path.name) // layout.ENTRY_BYTES, physical + sizes
+        counted = np.flatnonzero(good & (ends <= durable))
+        if len(counted):
+            below = begin + int(counted[-1]) + 1
+        at = np.flatnonzero(good & (physical >= oldest) & (ends <= newest))
+        if len(at):
+            first = first if until else begin + int(at[0])
+            until, end = begin + int(at[-1]) + 1, int(ends[at[-1]])
+            size += int(sizes[at].sum())
+    return first, until, end, size, below
 
 
 # -- reading
