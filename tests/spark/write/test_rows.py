@@ -210,6 +210,15 @@ def test_delays() -> None:
             },
             "row 0 of this partition: header id is not UTF-8 text",
         ),
+        (
+            {
+                "value": pa.array([b"x"] * 2),
+                "properties": pa.array([[("a", b"b")], [("a", b"\xff")]], pa.map_(pa.string(), pa.binary())).view(
+                    pa.map_(pa.string(), pa.string())
+                ),
+            },
+            "row 1 of this partition has properties or headers that are not UTF-8 text",
+        ),
         ({"value": pa.array([b"x" * (4 << 20) + b"y"])}, "more than 4194304 bytes"),
         ({"value": pa.array([b"x"]), "tags": pa.array(["t" * 40_000])}, "bytes of properties"),
     ],

@@ -189,8 +189,13 @@ class RowEncoder:
     def _more(self, columns: Columns) -> pa.Array:
         """The columns properties and headers as property texts."""
         none = [None] * len(columns["value"])
-        maps = columns["properties"].to_pylist() if "properties" in columns else none
-        lists = columns["headers"].to_pylist() if "headers" in columns else none
+        try:
+            maps = columns["properties"].to_pylist() if "properties" in columns else none
+            lists = columns["headers"].to_pylist() if "headers" in columns else none
+        except UnicodeDecodeError:
+            odd = [_unlike_text(columns[name]) for name in ("properties", "headers") if name in columns]
+            bad = odd[0] if len(odd) == 1 else pc.or_(*odd)
+            raise Rejected(f"{self._at(bad)} has properties or headers that are not UTF-8 text") from None
         found = []
         for n, (pairs, headers) in enumerate(zip(maps, lists, strict=True)):
             named = dict(pairs or ())
@@ -372,3 +377,16 @@ def _is_text(value: bytes | None) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _unlike_text(column: pa.Array) -> pa.Array:
+    """Which rows have strings that are none to Python: Spark's may hold any bytes."""
+    bad = []
+    for value in column:
+        try:
+            value.as_py()
+        except UnicodeDecodeError:
+            bad.append(True)
+        else:
+            bad.append(False)
+    return pa.array(bad)
