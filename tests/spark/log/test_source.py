@@ -250,6 +250,9 @@ def test_consume_queues_that_lack_entries_are_not_gone_by(tmp_path: Path) -> Non
         assert sorted(int(row["value"]) for row in rows) == list(range(0, 600, 20)), folder
     with pytest.raises(ConfigError, match="do not have all"):
         read(tmp_path / "copy", topics="rare", useConsumeQueue="true")
+    (tmp_path / "copy" / "checkpoint").unlink()  # as in RocketMQ's folders, which do not say how many entries there are
+    assert (tmp_path / "copy" / "abort").exists()
+    assert len(read(tmp_path / "copy", topics="rare")) == 30
 
 
 def test_what_the_queues_may_lack_behind_a_crash_is_walked(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ OPTIONS = (
            " bytes (1 MiB at most) in `value`; bytes that are no record have neither topic nor offset", "batch"),
     Option("useConsumeQueue", "word auto true false", "auto",
            "find the messages of `topics` through the store's consume queues instead of reading the whole log; `auto`"
-           " does when they are less than half of it and bad records fail", "batch"),
+           " does when they are less than half of it and bad records fail, in a store of RocketMQ's only where its broker has"
+           " ended cleanly: else queues may lack entries", "batch"),
     Option("splitBytes", "bytes", "128m", "bytes of log per Spark partition, at most", "batch"),
     Option("minPartitions", "count", "", "at least so many Spark partitions", "batch"),
     Option("includeHeaders", "flag", "false", "add the column `headers`", "batch"),

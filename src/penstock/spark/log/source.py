@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 
 from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, Corrupt
+from penstock.log import checkpoint
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, LogSegment, Piece
@@ -105,6 +106,8 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
     oldest, newest = segments[0].base, segments[-1].base + segments[-1].end
     mark, counts = logfiles.last_mark(folder)
     noted = mark if counts else None
+    if noted is None and checkpoint.abort_text(folder) is not None and options.use_consume_queue == "auto":
+        return None  # RocketMQ's, at work when it was copied, or killed: it notes neither
     durable = newest if noted is None else noted.derived
     entries, covered, size, count = [], oldest, 0, 0
     for topic in sorted(path for path in (folder / "consumequeue").iterdir() if path.is_dir()):
