@@ -6,9 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from store_parts import make, put
+from store_parts import make, put, work
 
 from penstock.octets import java_hash
+from penstock.spark.log.derive import key_hash
 from penstock.spark.log.indexfile import IndexFile
 
 
@@ -52,3 +53,19 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     index = IndexFile(tmp_path / "short")
     assert not index.whole
     assert [number for number, _ in index.faults()] == [0]
+
+
+def test_what_is_added_meanwhile_hides_nothing(tmp_path: Path) -> None:
+    """A slot that begins with an entry that came behind the count: in a folder at work, and in a copy of one."""
+    store = make(tmp_path / "store")
+    store.open()
+    where = [put(store, b"x", b"T", 0, b"KEYS\1same").physical for _ in range(10)]
+    work(store)
+    (path,) = (tmp_path / "store" / "index").iterdir()
+    index = IndexFile(path)
+    for _ in range(3):
+        put(store, b"x", b"T", 0, b"KEYS\1same")
+    work(store)
+    assert index.count == 11
+    assert index.find(key_hash("T", "same")) == where[::-1]
+    store.close()

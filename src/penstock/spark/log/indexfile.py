@@ -53,6 +53,9 @@ class IndexFile:
         with open(self.path, "rb") as file:
             file.seek(layout.INDEX_HEAD_BYTES + hash_ % self.slots * layout.INDEX_SLOT_BYTES)
             n = int.from_bytes(file.read(4), "big")
+        if n >= self.count:  # it came behind the count, in a file at work or a copy of one: its links may not be there
+            at = np.flatnonzero(self.entries["hash"][1:] == hash_)[::-1] + 1
+            return [int(physical) for physical in self.entries["physical"][at]]
         while 0 < n < self.count:
             if int(self.entries["hash"][n]) == hash_:
                 found.append(int(self.entries["physical"][n]))
