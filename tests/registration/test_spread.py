@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from ha_parts import SMALL, Process, eventually
+from penstock.client.reader import LogReader
 from penstock.client.results import SendStatus
 from penstock.errors import PenstockError
 from ports import free_port
@@ -36,6 +37,8 @@ def test_a_set_is_killed_and_the_other_goes_on(tmp_path: Path) -> None:
             eventually(lambda master=master, name=name: master.says(f"slave in sync node={name}-slave") == 1)
         with penstock.Admin(names) as admin:
             admin.create_topic("T", 2, level="pair")
+        with LogReader(names) as reader:
+            eventually(lambda: len({queue.broker for queue in reader.queues("T")}) == 2)  # each tells the registry
         acknowledged: dict[bytes, str] = {}
         with penstock.Producer(names) as producer, penstock.PushConsumer("G", names, start="first") as consumer:
 

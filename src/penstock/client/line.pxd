@@ -13,7 +13,7 @@ cdef class TimedSocket:
 
     cdef _use(self, object connection, double timeout_s)
     @cython.locals(deadline=double, at=cython.longlong, size=cython.longlong)
-    cpdef _send(self, bytes data, double timeout_s)
+    cpdef _send(self, object data, double timeout_s)
     @cython.locals(part=bytes)
     cpdef bytes _some(self, long long most, double deadline, int flags)
     @cython.locals(left=double)
@@ -35,7 +35,7 @@ cdef class Line(TimedSocket):
 
     @cython.locals(deadline=double, data=bytes, cutter=FrameCutter, begin=cython.longlong)
     cpdef object store(self, PlainSend send, double timeout_s)
-    cpdef _write(self, bytes frame, int code, double timeout_s)
+    cpdef _write(self, object frame, int code, double timeout_s)
     @cython.locals(cutter=FrameCutter, data=bytes, begin=cython.longlong)
     cpdef tuple _frame(self, double deadline)
     @cython.locals(cutter=FrameCutter, data=bytes)

@@ -57,7 +57,7 @@ class TimedSocket:
             self._by_system = os.get_blocking(self._fd)
         self._wait_at_most(timeout_s)
 
-    def _send(self, data: bytes, timeout_s: float) -> None:
+    def _send(self, data: bytes | bytearray, timeout_s: float) -> None:
         """Send all of it. OSError; TimeoutError, or BlockingIOError, when the time is over."""
         self._wait_at_most(timeout_s)
         if not self._by_system:
@@ -196,7 +196,7 @@ class Line(TimedSocket):
         except OSError as error:
             raise _failure(error, "no answer", timeout_s) from error
 
-    def _write(self, frame: bytes, code: int, timeout_s: float) -> None:
+    def _write(self, frame: bytes | bytearray, code: int, timeout_s: float) -> None:
         try:
             self._send(frame, timeout_s)
         except OSError as error:

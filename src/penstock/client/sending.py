@@ -48,16 +48,21 @@ def is_tried_again(refusal: BrokerRefused, *, any_queue: bool = False) -> bool:
     return refusal.code in _RETRY_CODES and not refusal.denied
 
 
-def properties_text(message: Message, uniq_key: str) -> str:
-    """The properties as they travel. ValueError when they hold a separator or are too long."""
-    if not (
+def is_bare(message: Message) -> bool:
+    """Whether its id is the only property that it has."""
+    return not (
         message.keys
         or message.tags
         or message.properties
         or message.delay_level
         or message.deliver_at_ms is not None
         or message.sharding_key is not None
-    ):
+    )
+
+
+def properties_text(message: Message, uniq_key: str) -> str:
+    """The properties as they travel. ValueError when they hold a separator or are too long."""
+    if is_bare(message):
         return f"{names.UNIQUE_KEY}\x01{uniq_key}"
     found: dict[str, str] = {}
     if message.keys:

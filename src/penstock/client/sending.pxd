@@ -1,0 +1,1 @@
+cpdef bint is_bare(object message) except -1
