@@ -48,11 +48,11 @@ class Topic:
         self.turn = turn
 
     def know(self, route: Route) -> None:
-        """This is its route now."""
-        self.route, self.queues = route, route.publish_queues()
-        self.addresses = {
-            queue.broker: route.nsq.get(queue.broker) or route.address(queue.broker) for queue in self.queues
-        }
+        """This is its route now. It is put there last: a thread that finds it finds what belongs to it."""
+        queues = route.publish_queues()
+        self.addresses = {queue.broker: route.nsq.get(queue.broker) or route.address(queue.broker) for queue in queues}
+        self.queues = queues
+        self.route = route
 
 
 class Choosing:
