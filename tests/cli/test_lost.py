@@ -15,6 +15,7 @@ from penstock.broker.topics import HALF_TOPIC
 from penstock.cli.lost import DELIVERY
 from penstock.cli.lost import lost as command
 from penstock.disk.files import Files
+from penstock.errors import NoRoute
 from penstock.log import cutting
 from penstock.testing import Broker
 from penstock.wire.codes import SYS_COMMIT
@@ -56,7 +57,10 @@ def run(*words: str) -> list[dict[str, object]]:
 
 def found(broker: Broker) -> list[bytes]:
     with penstock.Admin(broker.registry) as admin:
-        return sorted(m.body for m in admin.query_by_key("orders", "k"))
+        try:
+            return sorted(m.body for m in admin.query_by_key("orders", "k"))
+        except NoRoute:  # the registry hears of a new topic a moment later
+            return []
 
 
 def test_what_a_tail_holds(folder: Path) -> None:
