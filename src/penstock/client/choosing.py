@@ -44,13 +44,13 @@ class Topic:
     def __init__(self, turn: Turn) -> None:
         self.route: Route | None = None
         self.queues: list[MessageQueue] = []
-        self.addresses: dict[str, str | None] = {}  # of masters, by the names of their brokers
+        self.addresses: dict[str, str | None] = {}  # where brokers take its messages, by their names
         self.turn = turn
 
     def know(self, route: Route) -> None:
         """This is its route now. It is put there last: a thread that finds it finds what belongs to it."""
         queues = route.publish_queues()
-        self.addresses = {queue.broker: route.nsq.get(queue.broker) or route.address(queue.broker) for queue in queues}
+        self.addresses = {queue.broker: route.publish_address(queue.broker) for queue in queues}
         self.queues = queues
         self.route = route
 
@@ -108,11 +108,11 @@ class Choosing:
         return known.turn.pick(known.queues) if key is None else by_sharding_key(key, known.queues)
 
     def address(self, route: Route, queue: MessageQueue) -> str | None:
-        """Where this route has the master of a queue's broker: a queue topic's NSQ address. None: nowhere."""
+        """The route's `publish_address` of a queue's broker; None: nobody takes its messages now."""
         known = self._topics.get(queue.topic)
         if known is not None and known.route is route and queue.broker in known.addresses:
             return known.addresses[queue.broker]
-        return route.nsq.get(queue.broker) or route.address(queue.broker)
+        return route.publish_address(queue.broker)
 
     def turn(self, topic: str) -> Turn:
         """Whose turn it is."""

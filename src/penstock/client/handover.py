@@ -149,9 +149,8 @@ class Handover:
             self._told = True
         try:
             portal().soon(self._take)
-        except (
-            BaseException
-        ):  # an interrupt: nobody would come for the row, now or later, with all that is put behind it
+        except BaseException:
+            # An interrupt: nobody would come for the row, now or later, with all that is put behind it.
             self._told = False
             portal().soon(self._take)
             raise

@@ -175,7 +175,7 @@ def greeting(about: Mapping[str, object]) -> bytes:
     return MAGIC + b"IDENTIFY\n" + _sized(body)
 
 
-def publish(topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> bytes:
+def publish(topic: str, bodies: list[bytes], defer_ms: int = 0) -> bytes:
     """PUB for one message, DPUB when it is deferred, MPUB for several, which are stored all or none."""
     name = topic.encode()
     if len(bodies) != 1:

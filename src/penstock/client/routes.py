@@ -71,6 +71,10 @@ class Route:
         """The address of the broker's member with this id."""
         return self.brokers.get(broker, {}).get(broker_id)
 
+    def publish_address(self, broker: str) -> str | None:
+        """Where the broker takes messages for the topic: its NSQ address for a queue topic, else its master's."""
+        return self.nsq.get(broker) or self.address(broker)
+
     def read_address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
         """That member's address; when it is away the master's, then any slave's."""
         members = self.brokers.get(broker, {})

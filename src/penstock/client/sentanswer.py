@@ -63,7 +63,7 @@ class SentAnswer:
             self._size = [0] * END
 
     def read(self, data: bytes, begin: int, end: int) -> bool:
-        """Whether these bytes are a header that is read here, and says where a message is stored, or why not."""
+        """Whether these bytes are a header that can be read here; else nothing is known of it."""
         self._data, self._base = data, address(data)
         self._seen = 0
         known = begin < end and self._base[begin] == words.BRACE and self._object(begin + 1, end, False) == end

@@ -44,9 +44,8 @@ class Acknowledged:
             assert self._loop is not None
             try:
                 self._loop.call_soon_threadsafe(self.settle)
-            except (
-                BaseException
-            ):  # an interrupt: the loop would never come, for anything that is acknowledged from now on
+            except BaseException:
+                # An interrupt: the loop would never come, for anything that is acknowledged from now on.
                 self._told = False
                 self._loop.call_soon_threadsafe(self.settle)
                 raise
