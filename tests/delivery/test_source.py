@@ -90,12 +90,12 @@ def test_what_is_too_much_is_written_together(tmp_path: Path) -> None:
     source = MemorySource(100, backend)
     for n in range(110):
         source.put([data(n)])
-    assert (source.depth(), source.backend_depth(), backend.writes) == (110, 0, [])
+    assert (source.depth(), source.backend_depth(), backend.writes) == (110, 10, [])
     source.put([data(n) for n in range(110, 113)])
     assert (source.depth(), source.backend_depth(), backend.writes) == (113, 13, [13])
     for n in range(113, 120):
         source.put([data(n)])
-    assert (source.depth(), source.backend_depth()) == (120, 13)
+    assert (source.depth(), source.backend_depth(), backend.depth) == (120, 20, 13)
     assert taken(source) == [b"m%d" % n for n in range(120)]
     source.put([data(7)])
     assert taken(source) == [b"m7"]
@@ -106,6 +106,85 @@ def test_what_is_too_much_is_written_together(tmp_path: Path) -> None:
     source.put([big])
     assert backend.writes == [13, 2]  # so many bytes are enough
     backend.close()
+
+
+def test_a_consumer_that_is_behind_a_little_is_spared_the_files(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    numbers, came = iter(range(100_000)), 0
+
+    def put(count: int) -> None:
+        source.put([data(next(numbers)) for _ in range(count)])
+
+    def takes(count: int) -> None:
+        nonlocal came
+        for _ in range(count):
+            assert source.take() and source.body() == b"m%d" % came
+            came += 1
+
+    put(1_000)
+    for _ in range(30):
+        put(100)
+    assert (source.waiting(), source.depth(), backend.writes) == (1_000, 4_000, [])
+    takes(1_001)  # the memory queue holds no more than it is to, whatever gathered behind it
+    assert (source.waiting(), source.depth()) == (999, 2_999)
+    for _ in range(9):  # always between one and four times what it holds
+        put(1_000)
+        takes(1_000)
+    assert (source.depth(), backend.writes) == (2_999, [])
+    put(1_002)
+    assert backend.writes == [3_002]  # once something is in files, all that comes goes there, in small pieces
+    for _ in range(3):
+        put(50)
+    assert backend.writes == [3_002, 150]
+    takes(source.depth())
+    assert not source.take()
+    put(1_000)
+    put(3_000)
+    assert backend.writes == [3_002, 150]
+    backend.close()
+
+
+def test_large_messages_that_gather_are_bounded_in_bytes(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    source.put([data(n) for n in range(1_000)])
+    big = message_data(1, 0, 1, bytes(1 << 20))
+    for _ in range(7):
+        source.put([big])
+    assert backend.writes == []
+    source.put([big])
+    assert backend.writes == [8]
+    backend.close()
+
+
+def test_what_rests_is_written(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    source.put([data(n) for n in range(900)])
+    assert not source.settle()  # nothing is more than the queue holds
+    source.put([data(n) for n in range(900, 1_500)])
+    assert source.settle() and backend.writes == []  # it came just now
+    for n in range(1_001):
+        assert source.take() and source.body() == b"m%d" % n
+    source.put([data(n) for n in range(1_500, 2_100)])
+    assert source.settle() and backend.writes == []  # it moved
+    backend.full = True
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            source.settle()
+    assert source.depth() == 1_099
+    backend.full = False
+    assert not source.settle() and backend.writes == [99]
+    assert not source.settle()
+    assert taken(source) == [b"m%d" % n for n in range(1_001, 2_100)]
+    backend.close()
+
+
+def test_without_a_disk_nothing_rests() -> None:
+    source = MemorySource(1_000, None)
+    source.put([data(n) for n in range(1_500)])
+    assert (source.settle(), source.settle(), source.depth(), source.dropped) == (False, False, 1_000, 500)
 
 
 def test_a_disk_that_takes_nothing_refuses_and_nothing_is_lost(tmp_path: Path) -> None:

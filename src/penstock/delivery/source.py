@@ -28,6 +28,8 @@ else:
 
 
 _IDS = int("8000000000000000", 16)  # as many as there are: a C integer holds them
+LAG_TIMES = 3  # times as many messages as a queue holds may gather behind it while its files hold nothing
+LAG_BYTES_MAX = 8_388_608
 
 
 class Backend(Protocol):
@@ -99,10 +101,11 @@ class MemorySource(Source):
 
         waits (memory) ◀── backend (disk) ◀── over (memory: what the backend gets next, written together)
 
-    Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across all. What came from the
-    backend stays there until it is done: a killed process finds it again. Messages lie one behind the other in buffers that
-    the channels of a topic share, each as a record of the backend's files, and are no objects; the place of one that was
-    taken is the number of a slot, which keeps its buffer.
+    A consumer that is behind a little, and catches up, is spared the files: while they hold nothing, more gathers in `over`
+    than once they do. `settle` sees to it that nothing rests there. Without a backend (ephemeral) the overflow is dropped and
+    counted. First in, first out across all. What came from the backend stays there until it is done: a killed process finds it
+    again. Messages lie one behind the other in buffers that the channels of a topic share, each as a record of the backend's
+    files, and are no objects; the place of one that was taken is the number of a slot, which keeps its buffer.
     """
 
     def __init__(self, limit: int, backend: Backend | None) -> None:
@@ -113,7 +116,11 @@ class MemorySource(Source):
         self._waits = RunQueue()
         self._behind = 0 if backend is None else backend.depth  # what the backend has not handed out
         self._over = RunQueue()
-        self._over_max = min(limit // words.OVER_PART, words.OVER_MAX)
+        self._rests = False  # nothing has been taken from there since `settle` looked
+        self._over_max = self._lag_max = min(limit // words.OVER_PART, words.OVER_MAX)
+        self._lag_bytes_max = words.OVER_BYTES_MAX
+        if limit >= words.OVER_MAX:  # a smaller one was wanted so
+            self._lag_max, self._lag_bytes_max = limit * LAG_TIMES, LAG_BYTES_MAX
         self._slots: list[Buffer | None] = []  # the buffers of what was taken and is not done
         self._at = numbers(0)  # where in its buffer the record of each slot begins
         self._next = numbers(0)  # the next free slot after each free one
@@ -155,12 +162,29 @@ class MemorySource(Source):
     def _put_over(self, buffer: Buffer, at: int, end: int, count: int) -> int:
         """What comes behind the queue: with what waits already to the backend when that is enough to be worth it."""
         over = self._over
-        if over.count + count > self._over_max or over.size + end - at > words.OVER_BYTES_MAX:
-            self.backend.put([*over.runs(), Run(buffer, at, end, count)])  # type: ignore[union-attr]
-            self._behind = self.backend.depth  # type: ignore[union-attr]
-            over.clear()
+        most, bytes_max = self._over_max, words.OVER_BYTES_MAX
+        if self._behind == 0:
+            most, bytes_max = self._lag_max, self._lag_bytes_max
+        if over.count + count > most or over.size + end - at > bytes_max:
+            self._write([*over.runs(), Run(buffer, at, end, count)])
             return 0
         return over.add(buffer, at, end, count)
+
+    def _write(self, runs: list[Run]) -> None:
+        """All that gathered to the backend, and these are all of it."""
+        self.backend.put(runs)  # type: ignore[union-attr]
+        self._behind = self.backend.depth  # type: ignore[union-attr]
+        self._over.clear()
+        self._rests = False
+
+    def settle(self) -> bool:
+        """What has gathered since before the last call, and rests, goes to the backend, where a killed process finds it again.
+        Whether something gathers now. StoreError: it stays in memory.
+        """
+        if self._over.count > 0 and self._rests:
+            self._write(self._over.runs())
+        self._rests = self._over.count > 0
+        return self._rests
 
     def to_write(self, count: int) -> int:
         """How many would go to the backend next, with so many more; 0: none of these."""
@@ -257,10 +281,7 @@ class MemorySource(Source):
         if self._behind > 0:
             self._behind = self.backend.depth
         if self._behind == 0:
-            if self._over.count == 0:
-                return False
-            self._waits, self._over = self._over, self._waits
-            return True
+            return self._refill_from_memory()
         self._tell()
         taken = self.backend.take(max(1, min(self.limit, words.REFILL_MAX)))
         self._behind = self.backend.depth
@@ -268,6 +289,20 @@ class MemorySource(Source):
             self._waits.add_run(taken)
             return True
         return self._behind == 0 and self._refill()  # damage was all there was
+
+    def _refill_from_memory(self) -> bool:
+        """What the backend need not get any more."""
+        over = self._over
+        if over.count == 0:
+            return False
+        self._rests = False
+        most = max(1, self.limit)
+        if over.count <= most:
+            self._waits, self._over = over, self._waits
+            return True
+        while self._waits.count < most:
+            self._waits.add_run(over.take_run(most - self._waits.count))
+        return True
 
     def _point(self, buffer: Buffer, at: int) -> int:
         self._viewed = buffer
@@ -338,10 +373,10 @@ class MemorySource(Source):
         return 0
 
     def depth(self) -> int:
-        return self._waits.count + self._over.count + self.backend_depth()
+        return self._waits.count + self.backend_depth()
 
     def backend_depth(self) -> int:
-        return 0 if self.backend is None else self.backend.depth
+        return self._over.count + (0 if self.backend is None else self.backend.depth)
 
     def empty(self) -> None:
         self._forget()
@@ -362,6 +397,7 @@ class MemorySource(Source):
         """Nothing is in the queue or in hand."""
         self._waits.clear()
         self._over.clear()
+        self._rests = False
         self._passing = None
         self._served = []
         self._slots = []

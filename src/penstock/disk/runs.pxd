@@ -32,6 +32,8 @@ cdef class RunQueue:
     cpdef int add_run(self, Run run) except -1
     @cython.locals(run=Run, at=cython.longlong)
     cpdef long long take(self) except -2
+    @cython.locals(run=Run)
+    cpdef Run take_run(self, long long limit)
     @cython.locals(run=Run, piece=Run)
     cpdef Run first(self, long long limit)
     cpdef int drop(self, Run first) except -1

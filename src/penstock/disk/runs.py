@@ -152,6 +152,21 @@ class RunQueue:
         self.size -= run.at - at
         return at
 
+    def take_run(self, limit: int) -> Run:
+        """The oldest records as they lie, of one run, at most `limit` and one at least: there are some."""
+        while self._run.count == 0:
+            self._run = self._more.popleft()
+        run = self._run
+        if run.count > limit:
+            run = run.split(limit)
+        else:
+            self._run = _NOTHING
+        self.count -= run.count
+        self.size -= run.end - run.at
+        if self.count == 0:
+            self.clear()
+        return run
+
     def first(self, limit: int) -> Run | None:
         """The oldest records as they lie, of one run, at most `limit`; they stay here until they are dropped. None: none are."""
         while self._run.count == 0:

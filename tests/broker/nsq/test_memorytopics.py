@@ -11,7 +11,7 @@ import pytest
 
 from broker.queueside import Quick, Reader, Side
 from penstock import words
-from penstock.broker.nsq.memorytopics import RETRY_MS, MemoryTopic
+from penstock.broker.nsq.memorytopics import RETRY_MS, SETTLE_MS, MemoryTopic
 from penstock.broker.nsq.sources import memory
 from penstock.errors import DiskFull, Refused
 
@@ -128,7 +128,7 @@ def test_it_ends_in_the_middle(tmp_path: Path, end: str) -> None:
 
 def test_a_full_disk_in_the_middle(tmp_path: Path) -> None:
     files = Full()
-    side = side_of(tmp_path, files=files, mem_queue_size=1_000)
+    side = side_of(tmp_path, files=files, mem_queue_size=500)
     topic = filled(side)
     files.full = True
     channel = topic.channel(b"c")
@@ -142,6 +142,32 @@ def test_a_full_disk_in_the_middle(tmp_path: Path) -> None:
     assert channel.depth() == there  # it is not tried at each turn
     side.turn(RETRY_MS)
     assert list(taken(side, topic, b"c")) == numbered(MANY)
+    side.close()
+
+
+@pytest.mark.parametrize("channel", [True, False])
+def test_what_a_memory_queue_does_not_hold_survives_a_kill(tmp_path: Path, channel: bool) -> None:
+    """It gathers in memory for two looks at most, then it is in the files; a full disk is tried again, and told of once."""
+    files = Full()
+    side = side_of(tmp_path, files=files, mem_queue_size=1_000)
+    topic = side.queueing.topic(b"t")
+    assert isinstance(topic, MemoryTopic)
+    if channel:
+        topic.channel(b"c")
+    files.full = True
+    side.queueing.publish(topic, numbered(1_600))
+    side.turn()
+    assert side.queueing.next_due_ms() == side.broker.mono_ms + SETTLE_MS
+    side.turn(SETTLE_MS)
+    side.turn(RETRY_MS)
+    files.full = False
+    for _ in range(2):
+        side.turn(RETRY_MS)
+    assert side.queueing.next_due_ms() > side.broker.mono_ms + RETRY_MS  # nothing is looked at again and again
+    side.reopen(False)
+    again = side.queueing.topic(b"t")
+    assert isinstance(again, MemoryTopic)
+    assert list(taken(side, again, b"c")) == numbered(600, 1_000)
     side.close()
 
 

@@ -11,6 +11,7 @@ cdef class MemoryTopic(Topic):
     cdef public list pending
     cdef bint _keeps
     cdef dict _later
+    cdef object _told
     cdef RunWriter _writer
     cdef public long long _last_id
     cpdef long long new_id(self, long long now_ns) except -1
@@ -21,5 +22,7 @@ cdef class MemoryTopic(Topic):
     @cython.locals(channel=Channel, source=MemorySource, writer=RunWriter, begin=cython.longlong, end=cython.longlong, count=cython.longlong, buffer=object, tight=cython.bint)
     cpdef int placed(self) except -1
     cpdef pump(self, long long mono_ms)
+    @cython.locals(again_ms=cython.longlong, channel=Channel, source=MemorySource)
+    cdef _settle(self, long long mono_ms)
     @cython.locals(left=cython.longlong, moved=cython.longlong, channel=Channel)
     cpdef _hand_over(self)

@@ -18,6 +18,7 @@ from penstock.broker.nsq.sources import memory
 from penstock.broker.nsq.topics import Owed, TopicRegistry, delete_channels
 from penstock.disk.runs import Buffer
 from penstock.errors import StoreError
+from penstock.faults import Told
 from penstock.octets import Readable
 from penstock.wire.nsq import message_data
 
@@ -39,6 +40,7 @@ else:
 log = logging.getLogger("penstock.queueing")
 
 RETRY_MS = 1_000
+SETTLE_MS = 100  # what gathers behind a queue in memory, and rests, is in its files after twice that
 _ID = slice(10, 26)  # where a message's data has its id
 _HEX = 16
 
@@ -54,6 +56,7 @@ class MemoryTopic(Topic):
         self._last_id = 0
         self._keeps = False  # messages that its channels are to have
         self._later = registry.later
+        self._told = Told()
 
     def ready(self, size: int, count: int, gathers: bool = False) -> int:
         return self._writer.ready(size + (words.SIZE_BYTES + words.DATA_BODY_AT) * count)
@@ -117,9 +120,28 @@ class MemoryTopic(Topic):
 
     def pump(self, mono_ms: int) -> None:
         self._writer.leave()  # an idle topic keeps no room
-        if (self._keeps or self.pending) and self not in self._later:
-            self._hand_over()
+        if self not in self._later:
+            if self._keeps or self.pending:
+                self._hand_over()
+            self._settle(mono_ms)
         Topic.pump(self, mono_ms)
+
+    def _settle(self, mono_ms: int) -> None:
+        """What gathers behind its queues, and rests, goes to their files; while something gathers they are asked again."""
+        again_ms = 0
+        try:
+            if self.source.settle():
+                again_ms = SETTLE_MS
+            for channel in self.channels.values():
+                source = channel.source
+                if source.settle():  # type: ignore[attr-defined]
+                    again_ms = SETTLE_MS
+        except StoreError as error:  # a full disk, perhaps
+            again_ms = RETRY_MS
+            if self._told.is_news("settle", mono_ms):
+                log.error("messages stay in memory topic=%s error=%s", printable(self.name), error)
+        if again_ms:
+            self._later.setdefault(self, mono_ms + again_ms)
 
     def defer(self, now_ns: int, body: bytes, delay_ms: int) -> None:
         """DPUB: every channel waits with it in memory."""
