@@ -30,6 +30,7 @@ COMPILED = [
     "penstock.clock",
     "penstock.delivery.channel",
     "penstock.delivery.cursor",
+    "penstock.delivery.overflow",
     "penstock.delivery.slots",
     "penstock.delivery.source",
     "penstock.disk.cursorfile",

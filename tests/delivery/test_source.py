@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from delivery.source_parts import Refusing, data, taken
 from disk.queue_parts import drain, make
 from penstock.delivery.source import MemorySource
-from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.runs import Run, framed
 from penstock.errors import DiskFull
 from penstock.wire.nsq import message_data
-
-
-def data(number: int, attempts: int = 0) -> bytes:
-    return message_data(number * 10, attempts, number, b"m%d" % number)
-
-
-def taken(source: MemorySource) -> list[bytes]:
-    found = []
-    while source.take():
-        found.append(source.body())
-    return found
 
 
 def test_what_a_message_shows() -> None:
@@ -63,28 +50,6 @@ def test_order_holds_over_memory_and_disk(tmp_path: Path) -> None:
     backend.close()
 
 
-class Refusing:
-    """The backend of a disk that takes nothing while `full`; else it keeps what it gets, and counts the calls."""
-
-    def __init__(self, queue: DiskQueue) -> None:
-        self.queue, self.full = queue, False
-        self.writes: list[int] = []
-        self.told: list[list[int]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.queue, name)
-
-    def put(self, runs: list[Run]) -> None:
-        if self.full:
-            raise DiskFull("no room (by order of the test)")
-        self.writes.append(sum(run.count for run in runs))
-        self.queue.put(runs)
-
-    def finish(self, numbers: Sequence[int]) -> None:
-        self.told.append(list(numbers))
-        self.queue.finish(numbers)
-
-
 def test_what_is_too_much_is_written_together(tmp_path: Path) -> None:
     backend = Refusing(make(tmp_path))
     source = MemorySource(100, backend)
@@ -106,85 +71,6 @@ def test_what_is_too_much_is_written_together(tmp_path: Path) -> None:
     source.put([big])
     assert backend.writes == [13, 2]  # so many bytes are enough
     backend.close()
-
-
-def test_a_consumer_that_is_behind_a_little_is_spared_the_files(tmp_path: Path) -> None:
-    backend = Refusing(make(tmp_path))
-    source = MemorySource(1_000, backend)
-    numbers, came = iter(range(100_000)), 0
-
-    def put(count: int) -> None:
-        source.put([data(next(numbers)) for _ in range(count)])
-
-    def takes(count: int) -> None:
-        nonlocal came
-        for _ in range(count):
-            assert source.take() and source.body() == b"m%d" % came
-            came += 1
-
-    put(1_000)
-    for _ in range(30):
-        put(100)
-    assert (source.waiting(), source.depth(), backend.writes) == (1_000, 4_000, [])
-    takes(1_001)  # the memory queue holds no more than it is to, whatever gathered behind it
-    assert (source.waiting(), source.depth()) == (999, 2_999)
-    for _ in range(9):  # always between one and four times what it holds
-        put(1_000)
-        takes(1_000)
-    assert (source.depth(), backend.writes) == (2_999, [])
-    put(1_002)
-    assert backend.writes == [3_002]  # once something is in files, all that comes goes there, in small pieces
-    for _ in range(3):
-        put(50)
-    assert backend.writes == [3_002, 150]
-    takes(source.depth())
-    assert not source.take()
-    put(1_000)
-    put(3_000)
-    assert backend.writes == [3_002, 150]
-    backend.close()
-
-
-def test_large_messages_that_gather_are_bounded_in_bytes(tmp_path: Path) -> None:
-    backend = Refusing(make(tmp_path))
-    source = MemorySource(1_000, backend)
-    source.put([data(n) for n in range(1_000)])
-    big = message_data(1, 0, 1, bytes(1 << 20))
-    for _ in range(7):
-        source.put([big])
-    assert backend.writes == []
-    source.put([big])
-    assert backend.writes == [8]
-    backend.close()
-
-
-def test_what_rests_is_written(tmp_path: Path) -> None:
-    backend = Refusing(make(tmp_path))
-    source = MemorySource(1_000, backend)
-    source.put([data(n) for n in range(900)])
-    assert not source.settle()  # nothing is more than the queue holds
-    source.put([data(n) for n in range(900, 1_500)])
-    assert source.settle() and backend.writes == []  # it came just now
-    for n in range(1_001):
-        assert source.take() and source.body() == b"m%d" % n
-    source.put([data(n) for n in range(1_500, 2_100)])
-    assert source.settle() and backend.writes == []  # it moved
-    backend.full = True
-    for _ in range(2):
-        with pytest.raises(DiskFull):
-            source.settle()
-    assert source.depth() == 1_099
-    backend.full = False
-    assert not source.settle() and backend.writes == [99]
-    assert not source.settle()
-    assert taken(source) == [b"m%d" % n for n in range(1_001, 2_100)]
-    backend.close()
-
-
-def test_without_a_disk_nothing_rests() -> None:
-    source = MemorySource(1_000, None)
-    source.put([data(n) for n in range(1_500)])
-    assert (source.settle(), source.settle(), source.depth(), source.dropped) == (False, False, 1_000, 500)
 
 
 def test_a_disk_that_takes_nothing_refuses_and_nothing_is_lost(tmp_path: Path) -> None:

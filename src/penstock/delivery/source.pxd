@@ -1,5 +1,6 @@
 cimport cython
 
+from penstock.delivery.overflow cimport Overflow
 from penstock.disk.runs cimport Run, RunQueue
 from penstock.disk.stream cimport MessageView
 
@@ -18,23 +19,18 @@ cdef class Source(MessageView):
 
 cdef class MemorySource(Source):
     cdef public long long limit, dropped
-    cdef public object backend
-    cdef RunQueue _waits, _over
+    cdef readonly Overflow overflow
+    cdef RunQueue _waits
     cdef object _viewed
     cdef list _slots, _done, _served
     cdef Run _passing
-    cdef bint _rests
-    cdef long long _behind, _over_max, _lag_max, _lag_bytes_max, _free, _stored, _done_at, _done_count
+    cdef long long _free, _stored, _done_at, _done_count
     cdef long long[::1] _at, _next, _number
 
     @cython.locals(run=Run)
     cpdef int put(self, list payloads) except -1
-    @cython.locals(room=cython.longlong, rest=Run, fits=Run)
+    @cython.locals(room=cython.longlong, overflow=Overflow, rest=Run, fits=Run)
     cpdef int put_run(self, object buffer, long long at, long long end, long long count) except -1
-    @cython.locals(over=RunQueue, most=cython.longlong, bytes_max=cython.longlong)
-    cdef int _put_over(self, object buffer, long long at, long long end, long long count) except -1
-    cdef _write(self, list runs)
-    cpdef bint settle(self) except -1
     cpdef int push(self, bytes payload) except -1
     cpdef long long waiting(self) noexcept
     cpdef bytes oldest(self)
@@ -45,8 +41,6 @@ cdef class MemorySource(Source):
     cdef long long _more_slots(self) except -1
     @cython.locals(taken=Run)
     cpdef bint _refill(self) except -1
-    @cython.locals(over=RunQueue, most=cython.longlong)
-    cdef bint _refill_from_memory(self) except -1
     @cython.locals(base=cython.p_uchar, size=cython.longlong, message_id=cython.longlong)
     cdef int _point(self, object buffer, long long at) except -1
     cpdef bytes data(self)
@@ -63,4 +57,5 @@ cdef class MemorySource(Source):
     cpdef _forget(self)
     @cython.locals(slot=cython.longlong)
     cpdef long long keep(self, bytes payload) except -1
+    @cython.locals(overflow=Overflow)
     cpdef long long to_write(self, long long count) noexcept

@@ -1,4 +1,4 @@
-"""Source: where a channel's messages come from. `MemorySource` is one: a memory queue, and behind it a Backend on disk.
+"""Source: where a channel's messages come from. `MemorySource` is one: a memory queue, and behind it an Overflow.
 
 A channel names a message by (lane, place). `take` and `point_at` point the view at one (`disk.stream.MessageView`).
 """
@@ -8,42 +8,28 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import cython
 
+from penstock.delivery.overflow import Backend
 from penstock.delivery.slots import numbers
 from penstock.disk.runs import Buffer
 
 if cython.compiled:
     from cython.cimports.penstock import words
+    from cython.cimports.penstock.delivery.overflow import Overflow
     from cython.cimports.penstock.disk.runs import Run, RunQueue, framed
     from cython.cimports.penstock.disk.stream import MessageView
     from cython.cimports.penstock.octets import address, be16, be64, hex16, ube32
 else:
     from penstock import words
+    from penstock.delivery.overflow import Overflow
     from penstock.disk.runs import Run, RunQueue, framed
     from penstock.disk.stream import MessageView
     from penstock.octets import address, be16, be64, hex16, ube32
 
 
 _IDS = int("8000000000000000", 16)  # as many as there are: a C integer holds them
-LAG_TIMES = 3  # times as many messages as a queue holds may gather behind it while its files hold nothing
-LAG_BYTES_MAX = 8_388_608
-
-
-class Backend(Protocol):
-    """The disk part of a memory queue: go-diskqueue's files."""
-
-    depth: int  # what was not taken yet
-
-    @property
-    def broken(self) -> bool: ...
-    def put(self, runs: list[Run]) -> None: ...
-    def take(self, limit: int) -> Run | None: ...
-    def finish(self, numbers: Sequence[int]) -> None: ...
-    def empty(self) -> None: ...
-    def delete(self) -> None: ...
 
 
 class Source(MessageView):  # type: ignore[misc]
@@ -97,30 +83,20 @@ def _other_id(data: bytes) -> int:
 
 
 class MemorySource(Source):
-    """A queue of at most `limit` messages, each as NSQ's message data; what is more goes to the backend.
+    """A queue of at most `limit` messages, each as NSQ's message data; what is more is its overflow.
 
-        waits (memory) ◀── backend (disk) ◀── over (memory: what the backend gets next, written together)
-
-    A consumer that is behind a little, and catches up, is spared the files: while they hold nothing, more gathers in `over`
-    than once they do. `settle` sees to it that nothing rests there. Without a backend (ephemeral) the overflow is dropped and
-    counted. First in, first out across all. What came from the backend stays there until it is done: a killed process finds it
-    again. Messages lie one behind the other in buffers that the channels of a topic share, each as a record of the backend's
-    files, and are no objects; the place of one that was taken is the number of a slot, which keeps its buffer.
+    Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across all. What came from the
+    backend stays there until it is done: a killed process finds it again. Messages lie one behind the other in buffers that
+    the channels of a topic share, each as a record of the backend's files, and are no objects; the place of one that was
+    taken is the number of a slot, which keeps its buffer.
     """
 
     def __init__(self, limit: int, backend: Backend | None) -> None:
         Source.__init__(self)
         self.limit = limit
-        self.backend = backend
+        self.overflow = Overflow(limit, backend)
         self.dropped = 0
         self._waits = RunQueue()
-        self._behind = 0 if backend is None else backend.depth  # what the backend has not handed out
-        self._over = RunQueue()
-        self._rests = False  # nothing has been taken from there since `settle` looked
-        self._over_max = self._lag_max = min(limit // words.OVER_PART, words.OVER_MAX)
-        self._lag_bytes_max = words.OVER_BYTES_MAX
-        if limit >= words.OVER_MAX:  # a smaller one was wanted so
-            self._lag_max, self._lag_bytes_max = limit * LAG_TIMES, LAG_BYTES_MAX
         self._slots: list[Buffer | None] = []  # the buffers of what was taken and is not done
         self._at = numbers(0)  # where in its buffer the record of each slot begins
         self._next = numbers(0)  # the next free slot after each free one
@@ -142,61 +118,29 @@ class MemorySource(Source):
         """The same for `count` records that lie between two places of a buffer, in which they stay as they are."""
         if count == 0:
             return 0
-        room = self.limit - self._waits.count
-        if count > room or self._behind > 0 or self._over.count > 0:
+        room, overflow = self.limit - self._waits.count, self.overflow
+        if count > room or overflow.holds():
             # Order holds because once something lies behind the queue, everything that follows goes there until it is read.
-            if self.backend is None:
+            if overflow.backend is None:
                 room = max(0, room)
                 self.dropped += count - room
-            elif self._behind > 0 or self._over.count > 0:
+            elif overflow.holds():
                 room = 0
             if room <= 0:
-                return 0 if self.backend is None else self._put_over(buffer, at, end, count)
+                return 0 if overflow.backend is None else overflow.put(buffer, at, end, count)
             rest = Run(buffer, at, end, count)
             fits = rest.split(room)
-            if self.backend is not None:
-                self._put_over(buffer, rest.at, end, rest.count)
+            if overflow.backend is not None:
+                overflow.put(buffer, rest.at, end, rest.count)
             end, count = fits.end, fits.count
         return self._waits.add(buffer, at, end, count)
 
-    def _put_over(self, buffer: Buffer, at: int, end: int, count: int) -> int:
-        """What comes behind the queue: with what waits already to the backend when that is enough to be worth it."""
-        over = self._over
-        most, bytes_max = self._over_max, words.OVER_BYTES_MAX
-        if self._behind == 0:
-            most, bytes_max = self._lag_max, self._lag_bytes_max
-        if over.count + count > most or over.size + end - at > bytes_max:
-            self._write([*over.runs(), Run(buffer, at, end, count)])
-            return 0
-        return over.add(buffer, at, end, count)
-
-    def _write(self, runs: list[Run]) -> None:
-        """All that gathered to the backend, and these are all of it."""
-        self.backend.put(runs)  # type: ignore[union-attr]
-        self._behind = self.backend.depth  # type: ignore[union-attr]
-        self._over.clear()
-        self._rests = False
-
-    def settle(self) -> bool:
-        """What has gathered since before the last call, and rests, goes to the backend, where a killed process finds it again.
-        Whether something gathers now. StoreError: it stays in memory.
-        """
-        if self._over.count > 0 and self._rests:
-            self._write(self._over.runs())
-        self._rests = self._over.count > 0
-        return self._rests
-
     def to_write(self, count: int) -> int:
         """How many would go to the backend next, with so many more; 0: none of these."""
-        if self.backend is None or (
-            self._behind == 0 and self._over.count == 0 and self._waits.count + count <= self.limit
-        ):
+        overflow = self.overflow
+        if overflow.backend is None or (not overflow.holds() and self._waits.count + count <= self.limit):
             return 0
-        return self._over.count + count
-
-    def keep_over(self, buffer: Buffer, at: int, end: int, count: int) -> None:
-        """As `put_run`, of what the disk has refused: it is written with what comes next, and is in memory until then."""
-        self._over.add(buffer, at, end, count)
+        return overflow.gathered.count + count
 
     def push(self, payload: bytes) -> int:
         """One message into the queue, behind all others there, however many that are. Returns 0."""
@@ -213,12 +157,12 @@ class MemorySource(Source):
 
     @property
     def over(self) -> list[bytes]:
-        """What goes to the backend next."""
-        return self._over.payloads()
+        """What its backend gets next."""
+        return self.overflow.gathered.payloads()
 
     def oldest(self) -> bytes:
         """The one that is taken next, if it is in memory; else nothing."""
-        runs = self._waits.runs() or ([] if self._behind else self._over.runs())
+        runs = self._waits.runs() or ([] if self.overflow.behind else self.overflow.gathered.runs())
         return runs[0].payload() if runs else b""
 
     def take(self) -> int:
@@ -261,7 +205,7 @@ class MemorySource(Source):
         self._served = []
         self._waits.drop(run)
         if run.number >= 0:
-            self.backend.finish(range(run.number, run.number + run.count))  # type: ignore[union-attr]
+            self.overflow.backend.finish(range(run.number, run.number + run.count))  # type: ignore[union-attr]
         return run.count
 
     def _more_slots(self) -> int:
@@ -276,33 +220,9 @@ class MemorySource(Source):
         return old
 
     def _refill(self) -> bool:
-        if self.backend is None:
-            return False
-        if self._behind > 0:
-            self._behind = self.backend.depth
-        if self._behind == 0:
-            return self._refill_from_memory()
-        self._tell()
-        taken = self.backend.take(max(1, min(self.limit, words.REFILL_MAX)))
-        self._behind = self.backend.depth
-        if taken is not None:
-            self._waits.add_run(taken)
-            return True
-        return self._behind == 0 and self._refill()  # damage was all there was
-
-    def _refill_from_memory(self) -> bool:
-        """What the backend need not get any more."""
-        over = self._over
-        if over.count == 0:
-            return False
-        self._rests = False
-        most = max(1, self.limit)
-        if over.count <= most:
-            self._waits, self._over = over, self._waits
-            return True
-        while self._waits.count < most:
-            self._waits.add_run(over.take_run(most - self._waits.count))
-        return True
+        if self.overflow.behind > 0:
+            self._tell()
+        return self.overflow.refill(self._waits, self.limit)
 
     def _point(self, buffer: Buffer, at: int) -> int:
         self._viewed = buffer
@@ -363,7 +283,7 @@ class MemorySource(Source):
         self._done = []
         self._done_count = 0
         if finished:
-            self.backend.finish(finished)  # type: ignore[union-attr]
+            self.overflow.backend.finish(finished)  # type: ignore[union-attr]
 
     def detach(self, lane: int, place: int) -> int:
         if self.point_at(lane, place) and len(self._viewed) > 2 * (self.length + words.DATA_BODY_AT):
@@ -376,28 +296,21 @@ class MemorySource(Source):
         return self._waits.count + self.backend_depth()
 
     def backend_depth(self) -> int:
-        return self._over.count + (0 if self.backend is None else self.backend.depth)
+        return self.overflow.depth()
 
     def empty(self) -> None:
         self._forget()
-        if self.backend is not None:
-            try:
-                self.backend.empty()
-            finally:
-                self._behind = self.backend.depth
+        self.overflow.empty()
 
     def give_up(self) -> bool:
         """The queue is deleted: it holds nothing from now on. Whether it had a backend, which is to be deleted."""
         self._forget()
-        self._behind = 0
-        had, self.backend = self.backend is not None, None
-        return had
+        return self.overflow.give_up()
 
     def _forget(self) -> None:
         """Nothing is in the queue or in hand."""
         self._waits.clear()
-        self._over.clear()
-        self._rests = False
+        self.overflow.clear()
         self._passing = None
         self._served = []
         self._slots = []
@@ -423,10 +336,11 @@ class MemorySource(Source):
         The backend's files remember one place to read on from. Where something behind that place is finished, what it has
         handed out goes behind the rest.
         """
-        if self.backend is None:
+        backend = self.overflow.backend
+        if backend is None:
             return
         self._tell()
-        all_over = self.backend.broken
+        all_over = backend.broken
         runs: list[Run] = []
         moved: list[int] = []
         for run in self._waits.runs():
@@ -435,7 +349,7 @@ class MemorySource(Source):
             elif all_over:
                 runs.append(run)
                 moved += range(run.number, run.number + run.count)
-        runs += self._over.runs()
+        runs += self.overflow.gathered.runs()
         for place, attempts in in_hand:
             number = self._number[place]
             if self.point_at(0, place) and (number < 0 or all_over):
@@ -444,6 +358,6 @@ class MemorySource(Source):
                 moved.append(number)
         self._forget()
         if runs:
-            self.backend.put(runs)
-        self.backend.finish(moved)
-        self._behind = self.backend.depth
+            backend.put(runs)
+        backend.finish(moved)
+        self.overflow.look()

@@ -45,7 +45,7 @@ def state_of(channel: Channel) -> dict[str, object]:
         ]
         found["damaged"], found["remembered"] = source.damaged, dict(source.remembered)
     if isinstance(source, MemorySource):
-        backend: Any = source.backend
+        backend: Any = source.overflow.backend
         found["memory"] = (list(source.queue), list(source.over), source.dropped)
         found["backend"] = None if backend is None else (backend.depth, backend.taken, backend.damaged)
     if isinstance(source, PassingSource):

@@ -11,7 +11,7 @@ import pytest
 
 from broker.queueside import Quick, Reader, Side
 from penstock import words
-from penstock.broker.nsq.memorytopics import RETRY_MS, SETTLE_MS, MemoryTopic
+from penstock.broker.nsq.memorytopics import RETRY_MS, SPILL_MS, MemoryTopic
 from penstock.broker.nsq.sources import memory
 from penstock.errors import DiskFull, Refused
 
@@ -157,8 +157,8 @@ def test_what_a_memory_queue_does_not_hold_survives_a_kill(tmp_path: Path, chann
     files.full = True
     side.queueing.publish(topic, numbered(1_600))
     side.turn()
-    assert side.queueing.next_due_ms() == side.broker.mono_ms + SETTLE_MS
-    side.turn(SETTLE_MS)
+    assert side.queueing.next_due_ms() == side.broker.mono_ms + SPILL_MS
+    side.turn(SPILL_MS)
     side.turn(RETRY_MS)
     files.full = False
     for _ in range(2):

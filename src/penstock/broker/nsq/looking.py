@@ -181,9 +181,9 @@ def _of_memory(source: MemorySource, begin: Place) -> Steps:
         for ordinal in range(source.stream.next(at), source.stream.end()):
             seen = None if source.passes_over(ordinal) else _of_stream(source.stream, ordinal, {})
             yield Place("s", [ordinal + 1]), seen
-    if "b" in parts and isinstance(source.backend, DiskQueue):
+    if "b" in parts and isinstance(source.overflow.backend, DiskQueue):
         place = (begin.number(), begin.number(1)) if begin.part == "b" else None
-        for behind, payload in look(source.backend, place):
+        for behind, payload in look(source.overflow.backend, place):
             yield Place("b", behind), None if payload is None else _of_data(payload, {"onDisk": True})
     yield from _listed(source.over, "o", begin.number() if begin.part == "o" else 0)
 

@@ -23,6 +23,6 @@ cdef class MemoryTopic(Topic):
     cpdef int placed(self) except -1
     cpdef pump(self, long long mono_ms)
     @cython.locals(again_ms=cython.longlong, channel=Channel, source=MemorySource)
-    cdef _settle(self, long long mono_ms)
+    cdef _spill(self, long long mono_ms)
     @cython.locals(left=cython.longlong, moved=cython.longlong, channel=Channel)
     cpdef _hand_over(self)

@@ -40,7 +40,7 @@ else:
 log = logging.getLogger("penstock.queueing")
 
 RETRY_MS = 1_000
-SETTLE_MS = 100  # what gathers behind a queue in memory, and rests, is in its files after twice that
+SPILL_MS = 100  # what gathers behind a queue in memory, and rests, is in its files after twice that
 _ID = slice(10, 26)  # where a message's data has its id
 _HEX = 16
 
@@ -112,7 +112,7 @@ class MemoryTopic(Topic):
                 if not had:
                     raise
                 log.error("messages stay in memory for a channel topic=%s error=%s", printable(self.name), error)
-                source.keep_over(buffer, begin, end, count)
+                source.overflow.keep(buffer, begin, end, count)
             had = True
         for source in sources:
             if source not in tight:
@@ -123,22 +123,22 @@ class MemoryTopic(Topic):
         if self not in self._later:
             if self._keeps or self.pending:
                 self._hand_over()
-            self._settle(mono_ms)
+            self._spill(mono_ms)
         Topic.pump(self, mono_ms)
 
-    def _settle(self, mono_ms: int) -> None:
+    def _spill(self, mono_ms: int) -> None:
         """What gathers behind its queues, and rests, goes to their files; while something gathers they are asked again."""
         again_ms = 0
         try:
-            if self.source.settle():
-                again_ms = SETTLE_MS
+            if self.source.overflow.spill():
+                again_ms = SPILL_MS
             for channel in self.channels.values():
                 source = channel.source
-                if source.settle():  # type: ignore[attr-defined]
-                    again_ms = SETTLE_MS
+                if source.overflow.spill():  # type: ignore[attr-defined]
+                    again_ms = SPILL_MS
         except StoreError as error:  # a full disk, perhaps
             again_ms = RETRY_MS
-            if self._told.is_news("settle", mono_ms):
+            if self._told.is_news("spill", mono_ms):
                 log.error("messages stay in memory topic=%s error=%s", printable(self.name), error)
         if again_ms:
             self._later.setdefault(self, mono_ms + again_ms)

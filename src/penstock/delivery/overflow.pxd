@@ -1,0 +1,22 @@
+cimport cython
+
+from penstock.disk.runs cimport Run, RunQueue
+
+
+cdef class Overflow:
+    cdef readonly object backend
+    cdef readonly RunQueue gathered
+    cdef readonly long long behind
+    cdef bint _rests
+    cdef long long _most, _lag_max, _lag_bytes_max
+
+    cpdef bint holds(self) noexcept
+    cpdef long long depth(self) except -1
+    @cython.locals(gathered=RunQueue, most=cython.longlong, bytes_max=cython.longlong)
+    cpdef int put(self, object buffer, long long at, long long end, long long count) except -1
+    cpdef keep(self, object buffer, long long at, long long end, long long count)
+    cpdef bint spill(self) except -1
+    cdef _write(self, list runs)
+    cpdef bint refill(self, RunQueue queue, long long most) except -1
+    cpdef look(self)
+    cpdef clear(self)

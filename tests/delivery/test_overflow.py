@@ -1,0 +1,103 @@
+"""Overflow: a consumer that is behind a little is spared the files, and nothing rests in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from delivery.source_parts import Refusing, data, taken
+from disk.queue_parts import make
+from penstock.delivery.overflow import LAG_BYTES_MAX, LAG_TIMES
+from penstock.delivery.source import MemorySource
+from penstock.errors import DiskFull
+from penstock.wire.nsq import message_data
+
+
+def test_a_consumer_that_is_behind_a_little_is_spared_the_files(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    numbers, came = iter(range(100_000)), 0
+
+    def put(count: int) -> None:
+        source.put([data(next(numbers)) for _ in range(count)])
+
+    def takes(count: int) -> None:
+        nonlocal came
+        for _ in range(count):
+            assert source.take()
+            assert source.body() == b"m%d" % came
+            came += 1
+
+    put(1_000)
+    for _ in range(10 * LAG_TIMES):
+        put(100)
+    assert (source.waiting(), source.depth(), backend.writes) == (1_000, 4_000, [])
+    takes(1_001)  # the memory queue holds no more than it is to, whatever gathered behind it
+    assert (source.waiting(), source.depth()) == (999, 2_999)
+    for _ in range(9):  # always between one and four times what it holds
+        put(1_000)
+        takes(1_000)
+    assert (source.depth(), backend.writes) == (2_999, [])
+    put(1_002)
+    assert backend.writes == [3_002]  # once something is in files, all that comes goes there, in small pieces
+    for _ in range(3):
+        put(50)
+    assert backend.writes == [3_002, 150]
+    takes(source.depth())
+    assert not source.take()
+    put(1_000)
+    put(3_000)
+    assert backend.writes == [3_002, 150]
+    backend.close()
+
+
+def test_large_messages_that_gather_are_bounded_in_bytes(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    source.put([data(n) for n in range(1_000)])
+    big = message_data(1, 0, 1, bytes(LAG_BYTES_MAX // 8))
+    for _ in range(7):
+        source.put([big])
+    assert backend.writes == []
+    source.put([big])
+    assert backend.writes == [8]
+    backend.close()
+
+
+def test_what_rests_is_written(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    source.put([data(n) for n in range(900)])
+    assert not source.overflow.spill()  # nothing is more than the queue holds
+    source.put([data(n) for n in range(900, 1_500)])
+    assert source.overflow.spill()
+    assert backend.writes == []
+    for n in range(1_001):
+        assert source.take()
+        assert source.body() == b"m%d" % n
+    source.put([data(n) for n in range(1_500, 2_100)])
+    assert source.overflow.spill()
+    assert backend.writes == []
+    backend.full = True
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            source.overflow.spill()
+    assert source.depth() == 1_099
+    backend.full = False
+    assert not source.overflow.spill()
+    assert backend.writes == [99]
+    assert not source.overflow.spill()
+    assert taken(source) == [b"m%d" % n for n in range(1_001, 2_100)]
+    backend.close()
+
+
+def test_without_a_disk_nothing_rests() -> None:
+    source = MemorySource(1_000, None)
+    source.put([data(n) for n in range(1_500)])
+    assert (source.overflow.spill(), source.overflow.spill(), source.depth(), source.dropped) == (
+        False,
+        False,
+        1_000,
+        500,
+    )
