@@ -21,7 +21,7 @@ cdef class Segment:
 
 @cython.final
 cdef class SegmentedFile:
-    cdef public object folder
+    cdef object _folder
     cdef public bint scattered
     cdef public long long size
     cdef public long long first

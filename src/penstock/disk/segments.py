@@ -144,14 +144,19 @@ class Segment:
 class SegmentedFile:
     """Segments without a hole between `first` and `end` (both positions; equal when there is no file)."""
 
-    def __init__(self, folder: Path, size: int, files: Files, scattered: bool = False) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | str, size: int, files: Files, scattered: bool = False) -> None:
+        self._folder = folder
         self.scattered = scattered
         self.size = size
         self.files = files
         self.first = 0
         self.end = 0
         self.segments: list[Segment] = []
+
+    @property
+    def folder(self) -> Path:
+        """Where the files lie. A path object only when asked for: a topic may have 1,024 queues, most of them without a file."""
+        return Path(self._folder)
 
     def load(self) -> list[Path]:
         """Find the files. Those after a hole in the numbers, or of a wrong size, are left out and returned."""

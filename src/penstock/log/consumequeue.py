@@ -140,7 +140,7 @@ class QueueState:
 class ConsumeQueue(QueueState):
     """Offsets `min_offset` … `max_offset - 1` of one message queue are there. No file before the first message."""
 
-    def __init__(self, folder: Path, topic: bytes, queue_id: int, size: int, files: Files) -> None:
+    def __init__(self, folder: Path | str, topic: bytes, queue_id: int, size: int, files: Files) -> None:
         QueueState.__init__(self)
         self.topic = topic
         self.queue_id = queue_id

@@ -106,8 +106,7 @@ class LogState:
         if queue is None:
             if queue_id < 0 or _TOPIC.fullmatch(topic) is None or topic in (b".", b".."):
                 raise StoreError(f"no name for a message queue: {topic!r} {queue_id}")
-            # One join, not three: a topic may have 1,024 queues.
-            folder = self.folder / f"consumequeue/{topic.decode()}/{queue_id}"
+            folder = f"{self.folder}/consumequeue/{topic.decode()}/{queue_id}"
             queue = ConsumeQueue(folder, topic, queue_id, self.queue_file_size, self.files)
             queue.reserve(self.options.reserve_offsets)
             queue.subscribers = [s for s in self.subscribers if topic in s.topics] or None
