@@ -300,6 +300,8 @@ def test_any_order_of_calls_gives_what_a_list_would(tmp_path: Path, seed: int) -
                     hand[source.place] = source.data()
                 else:
                     assert due[n] == []
+        elif what < 0.75:
+            source.overflow.spill()
         elif what < 0.95:
             for place in rng.sample(sorted(hand), min(len(hand), rng.choice((1, 3, 20)))):
                 if rng.random() < 0.3:
