@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ONCE
 from house_figures import any_in_signatures, arrows, circles, compiled, modules, numbers, sizes, written_outside
 
 ROOT = Path(__file__).parents[1]
@@ -119,6 +120,11 @@ def test_the_compiled_list_is_true() -> None:
     for name in listed:
         file = str(importlib.import_module(name).__file__)
         assert file.endswith(".py") == pure, f"{name} runs from {file}"
+
+
+def test_what_is_compiled_is_tested_in_both_builds() -> None:
+    own = [name.replace(".", "/").removeprefix("penstock/").rpartition("/") for name in compiled()]
+    assert [path for folder, _, stem in own if (path := f"{folder}/test_{stem}.py").startswith(ONCE)] == []
 
 
 def test_no_path_of_a_machine_and_no_registry_host() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from typing import Any
 
@@ -22,6 +23,7 @@ LETTERS = dict(zip("abcdefghijklmn", NAMES, strict=False))
 PIECES = [b'"', b"\\", b",", b"{", b"}", b":", b"0", b"-", b"1e5", b"null", b"true", b" ", b"\n", b"\x00", b"\xff", b"\xc3\xa9",
           b"\\u00e9", b"\\ud83d\\ude00", b"\\ud800", b"\\x", b'"opaque":3', b'"code":10,', b'"weight":3,', b'"extFields":{},',
           b'"topic":"T",', b'"b":"T",', b"99999999999", b"\xed\xa0\x80", b"[", b"]", b"08"]  # fmt: skip
+TIMES = 1 if os.environ.get("PENSTOCK_PURE") == "1" else 4  # as many examples: the same code is slow uncompiled
 TEXTS = ["", "T", "12", "-7", "true", "a\u0001b\u0002", "é", "消息", "\U0001f600", 'quoted "\\/\n', "x" * 300]
 
 
@@ -107,7 +109,7 @@ def the_next(rng: random.Random, header: bytes) -> bytes:
     return bytes(changed)
 
 
-@settings(max_examples=5_000)
+@settings(max_examples=TIMES * 1_250)
 @given(st.integers(0, 2**63))
 def test_a_header_behind_others_is_scanned_as_the_first(seed: int) -> None:
     """A scan keeps the shape of the last header: whatever came before, it says what a fresh one says."""
@@ -163,19 +165,19 @@ def test_what_is_broken_behind_a_sound_header_is_not_mine(broken: bytes) -> None
     assert scan.look(JSON, SENT % (2, 6, b"y", 8)) == HeaderScan().look(JSON, SENT % (2, 6, b"y", 8))
 
 
-@settings(max_examples=20_000)
+@settings(max_examples=TIMES * 5_000)
 @given(st.integers(0, 2**63))
 def test_any_header_is_not_mine_or_the_same_as_decode(seed: int) -> None:
     same_as_decode(*a_header(random.Random(seed)))
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=TIMES * 500)
 @given(st.sampled_from((JSON, BINARY)), st.binary(max_size=80))
 def test_any_bytes_are_not_mine_or_the_same_as_decode(kind: int, header: bytes) -> None:
     same_as_decode(kind, header)
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=TIMES * 500)
 @given(
     st.sampled_from((JSON, BINARY)),
     st.dictionaries(st.sampled_from(NAMES), st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=8),
@@ -322,7 +324,7 @@ def a_signed_header(rng: random.Random) -> tuple[int, bytes, bytes, bool]:
     )
 
 
-@settings(max_examples=5_000, derandomize=True)
+@settings(max_examples=TIMES * 1_250, derandomize=True)
 @given(st.integers(0, 2**63))
 def test_what_a_signature_covers_is_the_same_as_in_the_decoded_request(seed: int) -> None:
     rng = random.Random(seed)
