@@ -73,6 +73,20 @@ def test_a_process_stops_cleanly(tmp_path: Path, how: str) -> None:
     assert "Traceback" not in log
 
 
+def test_a_page_that_cannot_be_read_ends_no_process_without_a_word(tmp_path: Path) -> None:
+    """As a mapped file that was cut short, or a bad disk, does: the standard error was empty."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready ")
+    process.send_signal(signal.SIGBUS)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in log
+
+
 @pytest.mark.parametrize("where", ["a full disk", "nowhere"])
 def test_a_ready_line_that_cannot_be_printed_ends_no_process(tmp_path: Path, where: str) -> None:
     if where == "nowhere":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import json
 import logging
@@ -161,6 +162,7 @@ def serve(
     changes is started anew, and `ready` called again. At SIGHUP it takes its certificates anew, where it has some.
     """
     notify = Notify({}) if ends_with >= 0 else Notify()  # a broker among several is none of systemd's
+    say_what_ends_us()
 
     async def main() -> None:
         stop = stop_event()
@@ -212,6 +214,14 @@ def stop_event() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     return stop
+
+
+def say_what_ends_us() -> None:
+    """A page of a mapped file that cannot be read, for the disk is bad or somebody has cut the file short, ends the process with
+    SIGBUS: let it say so, and where, on the standard error. Nothing is lost by it that was acknowledged.
+    """
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)
 
 
 def keep_freed_memory() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from log.lying_disk import LyingFiles
+from occupants import demand_aside, occupy
 from penstock.disk.cursorfile import PAGE, PAGE_BITS, WINDOW_MAX, CursorFile
 from penstock.disk.files import Files
 from penstock.disk.stream import Stream
@@ -319,3 +320,19 @@ def test_a_link_in_place_of_a_wider_file_is_not_followed(tmp_path: Path) -> None
     assert file.finish(5 * PAGE_BITS) == 0
     assert elsewhere.read_bytes() == b"precious"
     assert not file.path.is_symlink()
+
+
+@pytest.mark.parametrize("what", ["folder", "link", "pipe"])
+def test_what_has_the_name_of_the_new_file_makes_way(tmp_path: Path, what: str) -> None:
+    """A folder there let the topic have no such channel for ever."""
+    path = tmp_path / "queues" / "t" / "c.cursor"
+    path.parent.mkdir(parents=True)
+    fresh = path.with_name("c.cursor.tmp")
+    occupy(fresh, what, PAGE, tmp_path / "outside")
+    if what == "folder":
+        (fresh / "theirs").write_bytes(b"theirs")
+    make(path.parent, begin=5).finish(7)
+    assert make(path.parent).finished(7)
+    assert not fresh.exists()
+    if what == "folder":
+        demand_aside(tmp_path, "queues-t-c.cursor.tmp", tmp_path / "outside")

@@ -467,3 +467,25 @@ def test_in_a_folder_that_is_given_up_no_name_comes_changes_or_goes(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert files.read(fd, 0, 9) == b"x"
     files.close(fd)
+
+
+def test_a_bad_part_of_the_disk_is_no_end_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives what lies before it, and fails the next call. Taken for all there is, a table was set aside as damaged
+    and its former version taken.
+    """
+    files, path, read = Files(), tmp_path / "f", os.pread
+    path.write_bytes(bytes(range(200)))
+    fd = files.open(path)
+    monkeypatch.setattr(os, "pread", lambda fd, length, at: read(fd, min(length, 64), at))
+    assert files.read(fd, 10, 1_000) == bytes(range(10, 200))
+
+    def bad(fd: int, length: int, at: int) -> bytes:
+        if at >= 128:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, min(length, 128 - at), at)
+
+    monkeypatch.setattr(os, "pread", bad)
+    assert files.read(fd, 0, 128) == bytes(range(128))
+    with pytest.raises(StoreError, match="Input/output error"):
+        files.read(fd, 0, 200)
+    files.close(fd)

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 from penstock.disk.files import Files
-from penstock.disk.quarantine import try_quarantine
+from penstock.disk.quarantine import clear, try_quarantine
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.broker")
@@ -83,7 +83,7 @@ class HistoryFile:
         body = msgspec.msgpack.encode(saved)
         fresh = self._path.with_name(self._path.name + ".tmp")
         self._files.make_folder(self._path.parent)
-        self._files.unlink(fresh)
+        clear(self._files, self._folder, fresh)
         try:
             fd = self._files.open(fresh, create=True)
             try:

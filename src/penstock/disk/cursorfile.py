@@ -26,7 +26,7 @@ from struct import Struct
 import cython
 
 from penstock.disk.files import Files
-from penstock.disk.quarantine import data_folder, try_quarantine
+from penstock.disk.quarantine import clear, data_folder, try_quarantine
 from penstock.errors import StoreError
 
 if cython.compiled:
@@ -203,7 +203,7 @@ class CursorFile:
         """A file of so many pages; what the present one holds is taken along. StoreError, DiskFull: the present one stays."""
         self.files.make_folder(self.path.parent)
         fresh = self.path.with_name(self.path.name + ".tmp")
-        self.files.unlink(fresh)  # a killed process may have left a longer one, with pages that would pass for ours
+        clear(self.files, data_folder(self.path), fresh)  # it may be longer, with pages that would pass for ours
         fd = self.files.open(fresh, create=True)
         try:
             self.files.allocate(fd, 0, (pages + 1) * layout.PAGE_BYTES)

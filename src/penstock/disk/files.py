@@ -244,11 +244,16 @@ class Files:
         return view
 
     def read(self, fd: int, at: int, length: int) -> bytes:
-        """Up to `length` bytes at `at`; fewer only at the end of the file."""
+        """Up to `length` bytes at `at`; fewer only at the end of the file: a call that meets a bad part of the disk gives what
+        lies before it, and only the next one fails.
+        """
         try:
-            return os.pread(fd, length, at)
+            data = os.pread(fd, length, at)
+            while len(data) < length and (more := os.pread(fd, length - len(data), at + len(data))):
+                data += more
         except OSError as error:
             raise _failed(error, "a read") from error
+        return data
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
         """All of `data` at `at`, however many calls that takes."""

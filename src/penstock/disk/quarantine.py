@@ -59,6 +59,16 @@ def make_way(files: Files, root: Path, path: Path) -> None:
         quarantine(files, root, path, "it was there before a file of this broker had its name")
 
 
+def clear(files: Files, root: Path, path: Path) -> None:
+    """The name of a file that is about to be written beside another: what a killed process left there goes. A folder is not
+    ours: it would be in the way for ever, and is set aside. StoreError.
+    """
+    if os.path.isdir(path) and not os.path.islink(path):
+        quarantine(files, root, path, "a folder where a new file is to be written")
+    else:
+        files.unlink(path)
+
+
 def data_folder(path: Path) -> Path:
     """The data folder of a file somewhere below its `queues`; else the file's own folder."""
     for parent in path.parents:

@@ -241,8 +241,7 @@ class _Recoverer:
         for topic, queue_id, first, to in store.fillers:
             for entry in report.damage:
                 entry.setdefault("queueOffsets", []).append([topic.decode(), queue_id, first, to])
-        for entry in report.damage:
-            self.upkeep.write_damage(entry)
+        self.upkeep.write_damage(*report.damage)
 
     def _power_cut(self, aborted: str | None, *, cut: bool) -> bool:
         """Whether more than the process ended: the memory that told where the log ends is gone. `cut`: it ends before."""

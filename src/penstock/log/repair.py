@@ -388,6 +388,7 @@ class Repairs:
             if position not in told:
                 end = position + len(mend.record)
                 lines.append({"at": store.clock.now_ms(), "position": position, "end": end, "repaired": True})
+        store.upkeep.damage.read_again()
         tables.replace(store.files, path, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 

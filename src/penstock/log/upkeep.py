@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from penstock.disk import tables
 from penstock.disk.files import Files, flush_together
@@ -78,6 +78,7 @@ class Upkeep:
         self._retry_ms: dict[str, int] = {}
         self._told = Told()  # of what is tried again
         self._reported: set[int] = set()
+        self.damage = DamageFile(store.files, store.folder / "damage.jsonl")
         self.damaged_queues: dict[tuple[bytes, int], int] = {}
         self._ends: dict[str, dict[str, int]] = {}
         self.begins: dict[tuple[bytes, int], int] = {}  # of a copy: see `begin_queues`
@@ -387,6 +388,7 @@ class Upkeep:
             return
         found = store.take_damaged()
         damaged_queues = dict(self.damaged_queues)
+        entries: list[Mapping[str, object]] = []
         for physical, (topic, queue_id, offset) in found.items():
             if self._entry_is_wrong(store.queue(topic, queue_id), offset):
                 damaged_queues[topic, queue_id] = offset
@@ -394,7 +396,7 @@ class Upkeep:
                 continue
             self._reported.add(physical)
             store.count_damage()
-            self.write_damage(
+            entries.append(
                 {
                     "position": physical,
                     "end": physical,
@@ -403,7 +405,14 @@ class Upkeep:
                     "queueOffset": offset,
                 }
             )
-
+        if entries:
+            first = entries[0]
+            log.error(
+                "readers came across damaged messages: %d, the first at offset %s of queue %s of topic %s, "
+                "position %s of the log; damage.jsonl has them all",
+                len(entries), first["queueOffset"], first["queueId"], first["topic"], first["position"],
+            )  # fmt: skip
+            self.write_damage(*entries)
         if damaged_queues.keys() != self.damaged_queues.keys():
             self.damaged_queues = damaged_queues
             table: dict[str, dict[str, int]] = {}
@@ -434,24 +443,50 @@ class Upkeep:
             return actual != size
         return physical + size != log.end and log.size_at(physical + size) < 0  # no record ends there
 
-    def write_damage(self, entry: Mapping[str, object]) -> None:
-        """One line in `damage.jsonl`; a second report of the same position is left out."""
-        path = self.folder / "damage.jsonl"
-        known = read_damage(self.files, path)
-        if any(
-            line.get("position") == entry["position"] and line.get("end") == entry["end"] and not line.get("repaired")
-            for line in known
-        ):
+    def write_damage(self, *entries: Mapping[str, object]) -> None:
+        """A line each in `damage.jsonl`; a second report of the same place is left out."""
+        self.damage.write(self.store.clock.now_ms(), entries)
+
+
+class DamageFile:
+    """`damage.jsonl`. It is read once: a segment that is lost has a line for every message, and readers come across thousands
+    of them in a turn.
+    """
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._noted: set[tuple[int, object]] | None = None  # (position, end) of its lines; None: it is to be read
+
+    def read_again(self) -> None:
+        """Somebody else is about to write it."""
+        self._noted = None
+
+    def write(self, now_ms: int, entries: Iterable[Mapping[str, object]]) -> None:
+        """Add what is not there yet. A disk that does not take it costs the lines: the log and the counter have told."""
+        if self._noted is None:
+            known = ((line.get("position"), line.get("end"), line) for line in read_damage(self._files, self._path))
+            self._noted = {
+                (position, end)
+                for position, end, line in known
+                if isinstance(position, int) and isinstance(end, int | None) and not line.get("repaired")
+            }
+        lines: dict[tuple[int, object], bytes] = {}
+        for entry in entries:
+            place = cast(int, entry["position"]), entry.get("end")
+            if place not in self._noted:
+                lines[place] = json.dumps({"at": now_ms, **entry}).encode() + b"\n"
+        if not lines:
             return
-        line = json.dumps({"at": self.store.clock.now_ms(), **entry}).encode() + b"\n"
         try:
-            fd = self.files.open(path, create=True)
+            fd = self._files.open(self._path, create=True)
             try:
-                self.files.write(fd, self.files.size(fd), line)
+                self._files.write(fd, self._files.size(fd), b"".join(lines.values()))
             finally:
-                self.files.close(fd)
+                self._files.close(fd)
         except StoreError:
-            return  # the report is also in the counter and the log line
+            return
+        self._noted.update(lines)
 
 
 def _by_topic(offsets: Mapping[tuple[bytes, int], int]) -> dict[str, dict[str, int]]:

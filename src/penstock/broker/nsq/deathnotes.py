@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.broker.nsq.folder import NOTES, QueueFolder, file_name
 from penstock.broker.nsq.topics import QueueTopic
+from penstock.disk.quarantine import clear, data_folder
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.queueing")
@@ -105,7 +106,7 @@ class DeathNotes:
         if not begin:
             return
         fresh = path.with_name(NOTES + ".tmp")
-        self._files.unlink(fresh)
+        clear(self._files, data_folder(fresh), fresh)
         to = self._files.open(fresh, create=True)
         try:
             self._files.write(to, 0, self._files.read(fd, begin, size - begin))
