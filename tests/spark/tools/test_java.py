@@ -78,3 +78,22 @@ def test_none_is_an_error_that_says_what_to_install() -> None:
     with pytest.raises(ConfigError) as error:
         java.find()
     assert "penstock[spark-java]" in error.value.hint
+
+
+def test_one_that_does_not_start_is_named_with_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that was deleted no Java starts, and to install another one would not help."""
+    home = tmp_path / "java"
+    script = fake(home, "17.0.9") / "bin" / "java"
+    script.write_text(
+        "#!/bin/bash\necho 'Picked up JAVA_TOOL_OPTIONS: -Xmx1g' >&2\n"
+        "printf 'Error occurred during initialization of VM\\njava.lang.Error: no current folder\\n\\tat Somewhere\\n'\nexit 1\n"
+    )
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(ConfigError) as error:
+        java.find()
+    why = "Error occurred during initialization of VM java.lang.Error: no current folder"
+    assert str(error.value).splitlines()[0] == f"Spark needs Java 17 or newer, and {script} does not start: {why}"
+    assert "install" not in error.value.hint
+    new = fake(tmp_path / "new", "21.0.8")  # one that does start is taken
+    monkeypatch.setattr(java.shutil, "which", lambda name: str(new / "bin" / "java"))
+    assert java.find() == java.Java(new, 21, "PATH")

@@ -96,7 +96,7 @@ def _java() -> Check:
     try:
         found = java.find()
     except ConfigError as error:
-        return Check("Java", "none from version 17 on", error.hint)
+        return Check("Java", str(error), error.hint)
     return Check("Java", f"{found.version} from {found.origin}, {found.home}")
 
 

