@@ -24,7 +24,7 @@ from isal.isal_zlib import crc32
 
 from penstock.disk.files import Files
 from penstock.disk.framing import cut, rise
-from penstock.disk.quarantine import try_quarantine
+from penstock.disk.quarantine import clear, try_quarantine
 from penstock.disk.runs import Run
 from penstock.errors import StoreError
 
@@ -420,7 +420,7 @@ def replace(files: Files, path: Path, data: bytes, *, flush: bool = True) -> Non
     """Put a file with these bytes in the place of the one that is there."""
     fresh = path.with_name(path.name + ".tmp")
     try:
-        files.unlink(fresh)  # a link would be followed
+        clear(files, path.parent, fresh)  # a link would be followed
         fd = files.open(fresh, create=True)
         try:
             files.write(fd, 0, data)
