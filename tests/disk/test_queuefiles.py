@@ -41,12 +41,12 @@ def test_a_folder_in_the_place_of_a_file_is_moved_away(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_the_place_of_the_meta_files_temporary_one_is_moved_away(tmp_path: Path) -> None:
-    paths = queuefiles.Paths(tmp_path, "q")
+    paths = Paths(tmp_path, "q")
     folder = paths.meta.with_name(paths.meta.name + ".tmp")
     folder.mkdir()
     (folder / "inside").write_bytes(b"x")
-    queuefiles.write_meta(Files(), paths.meta, 1, (0, 0), (0, 9))
-    assert queuefiles.read_meta(Files(), paths.meta) == (1, (0, 0), (0, 9))
+    write_meta(Files(), paths.meta, 1, (0, 0), (0, 9))
+    assert read_meta(Files(), paths.meta) == (1, (0, 0), (0, 9))
     assert [path.read_bytes() for path in (tmp_path / "lost+found").rglob("inside")] == [b"x"]
 
 
