@@ -601,3 +601,44 @@ def test_a_used_up_segment_that_keeps_its_name_is_removed(tmp_path: Path, ending
     assert {path.name for path in (tmp_path / "t").glob("*.queue")} == numbers
     queue.close(False)
     assert bodies(make(tmp_path)) == rest
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros"])
+@pytest.mark.parametrize("keeps", [0, 2])
+def test_a_segment_that_was_cut_short_behind_a_kill(
+    tmp_path: Path, how: str, keeps: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others follow it, so no kill left it so: what is lost is told, and a segment without a whole batch is set aside."""
+    queue = make(tmp_path, size=1 << 14)
+    batches = [[b"%d-%d " % (n, k) + b"z" * 200 for k in range(10)] for n in range(18)]
+    for batch in batches:
+        assert put(queue, *batch) == 0
+    held = queue.segments[0].count // 10
+    assert len(queue.segments) >= 3
+    queue.close(False)
+    path = tmp_path / "t" / "t_1.queue"
+    data, end = path.read_bytes(), keeps * 10 * 223 + 1000
+    path.write_bytes(data[:end] + (bytes(len(data) - end) if how == "zeros" else b""))
+    for _ in range(2):
+        queue = make(tmp_path, size=1 << 14)
+        assert bodies(queue) == [body for batch in [*batches[:keeps], *batches[held:]] for body in batch]
+        assert queue.total == 180
+        queue.close(False)
+    told = f"messages missing at the end of t_1.queue: {10 * (held - keeps)};"
+    assert caplog.text.count(told) == (2 if keeps else 1)
+    aside = [found.name for found in tmp_path.rglob("lost+found/*")]
+    assert [any(name in one for one in aside) for name in ("t_1.queue", "t_1.sums")] == [not keeps] * 2
+
+
+def test_what_a_power_cut_took_from_a_segment_is_not_called_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = make(tmp_path, size=1 << 14)
+    for n in range(18):
+        assert put(queue, *[b"%d-%d " % (n, k) + b"z" * 200 for k in range(10)]) == 0
+    queue.close(False)
+    path = tmp_path / "t" / "t_1.queue"
+    path.write_bytes(path.read_bytes()[:1000])
+    queue = make(tmp_path, size=1 << 14, after_cut=True)
+    queue.close(False)
+    assert "missing" not in caplog.text

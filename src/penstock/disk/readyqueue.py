@@ -29,6 +29,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32 as crc32_of
 
@@ -150,6 +151,37 @@ def _number(segment: ReadySegment) -> int:
     return int(segment.path.stem.rpartition("_")[2])
 
 
+def _place(kept: list[ReadySegment], segment: ReadySegment, count: int) -> int:
+    """The ordinal of the first message of a segment whose head is lost, if its neighbours tell; else -1, and all of
+    it comes again under new ordinals.
+    """
+    number = _number(segment)
+    before = [other for other in kept if _number(other) == number - 1]
+    behind = [other for other in kept if _number(other) == number + 1]
+    for left in before:
+        for right in behind:
+            if left.first + left.count + count == right.first:
+                return right.first - count
+    return -1
+
+
+def _emptied(kept: list[ReadySegment]) -> list[ReadySegment]:
+    """Tell of segments that others follow, and whose last messages are not there any more: a kill leaves none such. Those without
+    any: they are not used up.
+    """
+    found = []
+    for segment, following in pairwise(kept):
+        lost = segment.missing(following.first - segment.first - segment.count)
+        if lost:
+            log.error(
+                "messages missing at the end of %s: %d; it was cut short or written over, or a power cut came before",
+                segment.path.name, lost,
+            )  # fmt: skip
+            if not segment.count:
+                found.append(segment)
+    return found
+
+
 class ReadyQueue(Stream):
     """One topic's stream. Appending never raises: 0, FULL or BROKEN."""
 
@@ -216,13 +248,16 @@ class ReadyQueue(Stream):
             elif self.pool.after_cut:
                 self._quarantine(segment, "messages without sums: a power cut came before they were flushed")
             else:
-                first = self._place(kept, segment, count)
+                first = _place(kept, segment, count)
                 if first < 0:
                     first = end = max(end, ordinal)
                 segment.adopt_unchecked(first)
                 kept.append(segment)
                 end = max(end, segment.first + segment.count)
         kept.sort(key=lambda segment: segment.first)
+        for segment in () if self.pool.after_cut else _emptied(kept):
+            self._quarantine(segment, "the messages that its sums tell of are not there")
+            kept.remove(segment)
         self.segments = kept
         self.total = self.visible = self._fresh_first = max(end, ordinal)
         if self.segments:
@@ -259,19 +294,6 @@ class ReadyQueue(Stream):
         for path in (segment.path, segment.sums_path):
             if path.exists():
                 try_quarantine(self.files, data_folder(path), path, why)
-
-    def _place(self, kept: list[ReadySegment], segment: ReadySegment, count: int) -> int:
-        """The ordinal of the first message of a segment whose head is lost, if its neighbours tell; else -1, and all of
-        it comes again under new ordinals.
-        """
-        number = _number(segment)
-        before = [other for other in kept if _number(other) == number - 1]
-        behind = [other for other in kept if _number(other) == number + 1]
-        for left in before:
-            for right in behind:
-                if left.first + left.count + count == right.first:
-                    return right.first - count
-        return -1
 
     def close(self, clean: bool) -> None:
         """Let go of the files; `clean` after everything was flushed: the next start need not look."""

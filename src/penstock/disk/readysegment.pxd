@@ -42,6 +42,8 @@ cdef class ReadySegment(SegmentFile):
     @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong, remade=cython.longlong, there=cython.bint, torn_batch=cython.bint, more=cython.longlong)
     cpdef _scan(self, long long limit, long long clean, bint torn)
     @cython.locals(stored=cython.longlong)
+    @cython.locals(n=cython.longlong, end=cython.longlong)
+    cpdef long long missing(self, long long most) noexcept
     cdef bint _told(self, long long n, long long at) noexcept
     @cython.locals(start=cython.longlong, length=cython.longlong, over=cython.bint, known=cython.bint)
     cdef bint _batch_over(self, long long n, long long at, long long ahead, long long limit) except -1

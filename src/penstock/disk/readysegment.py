@@ -456,6 +456,13 @@ class ReadySegment(SegmentFile):
         if remade:
             log.error("damaged sums in %s: %d messages are served unchecked", self.path.name, remade)
 
+    def missing(self, most: int) -> int:
+        """How many records, `most` at most, its sums tell of that are not there any more, behind the last one that is."""
+        n, end = self.count, min(self.count + most, self._most())
+        while n < end and self._written(n) and self.sum(n) not in (0, layout.NO_SUM) and self.start(n) >= self.end:
+            n += 1
+        return n - self.count
+
     def _told(self, n: int, at: int) -> bool:
         """Whether the entry of record n, at `at`, is there, be its sum right or not."""
         stored = self.sum(n) if self._written(n) else 0
