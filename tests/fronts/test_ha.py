@@ -501,6 +501,7 @@ def test_a_former_master_that_cannot_write_down_that_it_is_a_slave_takes_nothing
         fill(old, 5)
         eventually(lambda: old.call(lambda server: server.broker.copies.available))
         old.stop()
+        eventually(lambda: not heir.call(lambda server: server.broker.mastership.following_now))
         heir.call(lambda server: server.broker.mastership.promote(accept_loss=True))
         eventually(lambda: heir.call(in_place))
         odd = tmp_path / "a" / "ha" / "replica.json.tmp"
