@@ -40,15 +40,15 @@ def test_a_consumer_that_is_behind_a_little_is_spared_the_files(tmp_path: Path) 
         takes(1_000)
     assert (source.depth(), backend.writes) == (2_999, [])
     put(1_002)
-    assert backend.writes == [3_002]  # once something is in files, all that comes goes there, in small pieces
+    assert backend.writes == [3_002]  # once something is in files, all that comes goes there, in smaller pieces
     for _ in range(3):
-        put(50)
-    assert backend.writes == [3_002, 150]
+        put(200)
+    assert backend.writes == [3_002, 600]
     takes(source.depth())
     assert not source.take()
     put(1_000)
     put(3_000)
-    assert backend.writes == [3_002, 150]
+    assert backend.writes == [3_002, 600]
     backend.close()
 
 

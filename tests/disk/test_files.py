@@ -18,6 +18,7 @@ import pytest
 from penstock.disk import files as files_module
 from penstock.disk.files import (
     PAGES_BYTES,
+    PARTS_MAX,
     TOGETHER_MIN,
     Files,
     advise,
@@ -215,6 +216,23 @@ def test_parts_go_on_behind_a_short_write(tmp_path: Path, monkeypatch: pytest.Mo
     files.write_parts(fd, 3, [b"head", memoryview(b"bodies"), b"\0"])
     files.write_parts(fd, 14, [bytearray(b"more")])
     assert (tmp_path / "f").read_bytes() == b"\0\0\0headbodies\0more"
+    files.close(fd)
+
+
+def test_more_parts_than_one_call_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    fd = files.open(tmp_path / "f", create=True)
+    calls, pwritev = [], os.pwritev
+
+    def counted(fd: int, parts: list[bytes], at: int) -> int:
+        calls.append(len(parts))
+        return pwritev(fd, parts, at)
+
+    monkeypatch.setattr(os, "pwritev", counted)
+    parts = [b"%d," % n for n in range(2 * PARTS_MAX + 5)]
+    files.write_parts(fd, 1, parts)
+    assert (tmp_path / "f").read_bytes() == b"\0" + b"".join(parts)
+    assert calls == [PARTS_MAX, PARTS_MAX, 5]
     files.close(fd)
 
 

@@ -3,15 +3,16 @@ cimport cython
 from penstock.disk.runs cimport Run, RunQueue
 
 
+@cython.final
 cdef class Overflow:
     cdef readonly object backend
     cdef readonly RunQueue gathered
     cdef readonly long long behind
     cdef bint _rests
-    cdef long long _most, _lag_max, _lag_bytes_max
+    cdef long long _most, _bytes_max, _lag_max, _lag_bytes_max
 
     cpdef bint holds(self) noexcept
-    cpdef long long depth(self) except -1
+    cpdef Py_ssize_t depth(self) except -1
     @cython.locals(gathered=RunQueue, most=cython.longlong, bytes_max=cython.longlong)
     cpdef int put(self, object buffer, long long at, long long end, long long count) except -1
     cpdef keep(self, object buffer, long long at, long long end, long long count)

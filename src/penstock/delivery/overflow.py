@@ -23,8 +23,10 @@ else:
     from penstock import words
     from penstock.disk.runs import Run, RunQueue
 
-LAG_TIMES = 3  # times as many messages as the queue holds may gather while the files hold nothing
-LAG_BYTES_MAX = 8_388_608
+LARGE = 1_000  # a queue of fewer messages is meant to be small: a tenth of it gathers in any case
+SMALL_PART, SMALL_BYTES_MAX = 10, 262_144
+PART, COUNT_MAX, BYTES_MAX = 2, 4_000, 1_048_576  # of a large one so many gather, at most; each write costs the same
+LAG_TIMES, LAG_BYTES_MAX = 3, 8_388_608  # times as many as a large one holds may gather while the files hold nothing
 
 
 class Backend(Protocol):
@@ -49,9 +51,10 @@ class Overflow:
         self.gathered = RunQueue()
         self.behind = 0 if backend is None else backend.depth  # what the backend has not handed out
         self._rests = False  # nothing has left `gathered` since `spill` looked
-        self._most = self._lag_max = min(limit // words.OVER_PART, words.OVER_MAX)
-        self._lag_bytes_max = words.OVER_BYTES_MAX
-        if limit >= words.OVER_MAX:  # a smaller one is meant to be small
+        self._most = self._lag_max = limit // SMALL_PART
+        self._bytes_max = self._lag_bytes_max = SMALL_BYTES_MAX
+        if limit >= LARGE:
+            self._most, self._bytes_max = min(limit // PART, COUNT_MAX), BYTES_MAX
             self._lag_max, self._lag_bytes_max = limit * LAG_TIMES, LAG_BYTES_MAX
 
     def holds(self) -> bool:
@@ -65,7 +68,7 @@ class Overflow:
     def put(self, buffer: Buffer, at: int, end: int, count: int) -> int:
         """Take in `count` records between two places of a buffer, all or none. StoreError when the backend cannot. Returns 0."""
         gathered = self.gathered
-        most, bytes_max = self._most, words.OVER_BYTES_MAX
+        most, bytes_max = self._most, self._bytes_max
         if self.behind == 0:
             most, bytes_max = self._lag_max, self._lag_bytes_max
         if gathered.count + count > most or gathered.size + end - at > bytes_max:

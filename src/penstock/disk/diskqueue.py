@@ -26,7 +26,7 @@ from penstock.disk.framing import weigh
 from penstock.disk.quarantine import try_quarantine
 from penstock.disk.queuefiles import LENGTH, START_MAX, Paths, Place, RecordFile, Sums
 from penstock.disk.queuewriting import Places, Syncing, WriteFile
-from penstock.disk.runs import Run
+from penstock.disk.runs import Run, octets_of, size_of
 from penstock.errors import Closed, StoreError
 
 log = logging.getLogger("penstock.disk")
@@ -171,7 +171,7 @@ class DiskQueue:
         """All of these records in or, with StoreError or DiskFull, none: now, and after a crash."""
         self._alive()
         self.syncing.look()
-        size = sum(run.end - run.at for run in runs)
+        size = size_of(runs)
         if not size:
             return
         begin = self._write
@@ -180,7 +180,7 @@ class DiskQueue:
         number, at = self._write
         if (number, at) != begin:  # in a new file
             entries = weigh(runs, at, self.sizes[0])
-        self._writer.append(at, [run.octets() for run in runs], entries)
+        self._writer.append(at, octets_of(runs), entries)
         self._write = number, at + size
         self.depth += len(entries)
         self.syncing.note(len(entries))

@@ -270,16 +270,16 @@ class Files:
 
     def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """All of these, one behind the other, at `at`; in one call as a rule."""
-        try:
-            done = os.pwritev(fd, parts[:PARTS_MAX], at)
-        except OSError as error:
-            raise _failed(error, "a write") from error
-        for part in parts:
-            if done < len(part):
-                self.write(fd, at + done, memoryview(part)[done:])
-                at, done = at + len(part), 0
-            else:
-                at, done = at + len(part), done - len(part)
+        for first in range(0, len(parts), PARTS_MAX):
+            some = parts[first : first + PARTS_MAX]
+            try:
+                done = os.pwritev(fd, some, at)
+            except OSError as error:
+                raise _failed(error, "a write") from error
+            size = sum(map(len, some))
+            if done < size:
+                self.write(fd, at + done, memoryview(b"".join(some))[done:])
+            at += size
 
     def datasync(self, fd: int) -> None:
         """Make the file's bytes durable, those written through mappings too. Blocks without the interpreter lock."""

@@ -1,6 +1,7 @@
 cimport cython
 
 
+@cython.final
 cdef class Run:
     cdef public object buffer
     cdef unsigned char *base
@@ -8,7 +9,7 @@ cdef class Run:
 
     cpdef int grow(self, long long end, long long count) except -1
     @cython.locals(at=cython.longlong)
-    cpdef long long advance(self) except -1
+    cpdef Py_ssize_t advance(self) except -1
     @cython.locals(begin=cython.longlong)
     cpdef bytes payload(self)
     @cython.locals(first=Run)
@@ -20,7 +21,14 @@ cdef class Run:
 @cython.locals(total=cython.longlong, p=cython.longlong, length=cython.longlong, payload=bytes, to=cython.p_uchar)
 cpdef Run framed(object payloads)
 
+@cython.locals(run=Run, total=cython.longlong)
+cpdef Py_ssize_t size_of(object runs) except -1
 
+@cython.locals(run=Run)
+cpdef list octets_of(object runs)
+
+
+@cython.final
 cdef class RunQueue:
     cdef public long long count, size, number
     cdef public object buffer
@@ -31,7 +39,7 @@ cdef class RunQueue:
     cpdef int add(self, object buffer, long long at, long long end, long long count) except -1
     cpdef int add_run(self, Run run) except -1
     @cython.locals(run=Run, at=cython.longlong)
-    cpdef long long take(self) except -2
+    cpdef Py_ssize_t take(self) except -2
     @cython.locals(run=Run)
     cpdef Run take_run(self, long long limit)
     @cython.locals(run=Run, piece=Run)
@@ -42,6 +50,7 @@ cdef class RunQueue:
     cpdef clear(self)
 
 
+@cython.final
 cdef class RunWriter:
     cdef public object buffer
     cdef unsigned char *base
@@ -50,6 +59,6 @@ cdef class RunWriter:
 
     cpdef int ready(self, long long size) except -1
     @cython.locals(at=cython.longlong, end=cython.longlong)
-    cpdef long long record(self, long long length) except -1
+    cpdef Py_ssize_t record(self, long long length) except -1
     cpdef int place(self) except -1
     cpdef int leave(self) except -1

@@ -104,6 +104,19 @@ def framed(payloads: Sequence[bytes]) -> Run:
     return Run(buffer, 0, total, len(payloads))
 
 
+def size_of(runs: Sequence[Run]) -> int:
+    """How many bytes these have together."""
+    total = 0
+    for run in runs:
+        total += run.end - run.at
+    return total
+
+
+def octets_of(runs: Sequence[Run]) -> list[memoryview]:
+    """These, each as it lies."""
+    return [run.octets() for run in runs]
+
+
 _NOTHING = Run(b"", 0, 0, 0)
 
 
