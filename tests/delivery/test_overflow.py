@@ -8,8 +8,9 @@ import pytest
 
 from delivery.source_parts import Refusing, data, taken
 from disk.queue_parts import make
-from penstock.delivery.overflow import LAG_BYTES_MAX, LAG_TIMES
+from penstock.delivery.overflow import LAG_BYTES_MAX, LAG_TIMES, REFUSED_BYTES
 from penstock.delivery.source import MemorySource
+from penstock.disk.runs import Run
 from penstock.errors import DiskFull
 from penstock.wire.nsq import message_data
 
@@ -89,6 +90,51 @@ def test_what_rests_is_written(tmp_path: Path) -> None:
     assert backend.writes == [99]
     assert not source.overflow.spill()
     assert taken(source) == [b"m%d" % n for n in range(1_001, 2_100)]
+    backend.close()
+
+
+class Counted(Refusing):
+    """It counts the calls that it refuses, too."""
+
+    tried = 0
+
+    def put(self, runs: list[Run]) -> None:
+        self.tried += 1
+        super().put(runs)
+
+
+def test_a_full_disk_is_not_tried_with_every_message(tmp_path: Path) -> None:
+    backend = Counted(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    body = bytes(1_000)
+    source.put([message_data(1, 0, n, body) for n in range(1_000)])
+    source.put([message_data(1, 0, n, body) for n in range(1_000, 4_000)])
+    backend.full = True
+    refused = 3_001 * (len(data(0)) + 998)
+    for _ in range(2 * (refused // REFUSED_BYTES)):  # 3 MB gathered
+        with pytest.raises(DiskFull, match="by order of the test"):
+            source.put([message_data(1, 0, 4_000, body)])
+    assert backend.tried in (2, 3)
+    assert source.overflow.spill()
+    backend.tried = 0
+    for _ in range(2):  # who comes when it is time tries at once
+        with pytest.raises(DiskFull):
+            source.overflow.spill()
+    assert backend.tried == 2
+    backend.full = False
+    with pytest.raises(DiskFull):
+        source.put([data(0)])
+    assert not source.overflow.spill()
+    source.put([data(0)])
+    assert (source.depth(), backend.writes) == (4_001, [3_000])
+    source.empty()
+    source.put([data(n) for n in range(1_000)])
+    backend.full = True
+    huge = [message_data(1, 0, 1, bytes(LAG_BYTES_MAX + 1))]
+    for tried in range(1, 4):  # nothing gathers, so nobody would try later
+        with pytest.raises(DiskFull):
+            source.put(huge)
+        assert backend.tried == 3 + tried
     backend.close()
 
 

@@ -1,6 +1,6 @@
 cimport cython
 
-from penstock.disk.runs cimport Run, RunQueue
+from penstock.disk.runs cimport Run, RunQueue, size_of
 
 
 @cython.final
@@ -9,6 +9,8 @@ cdef class Overflow:
     cdef readonly RunQueue gathered
     cdef readonly long long behind
     cdef bint _rests
+    cdef object _refused
+    cdef long long _owed
     cdef long long _most, _bytes_max, _lag_max, _lag_bytes_max
 
     cpdef bint holds(self) noexcept

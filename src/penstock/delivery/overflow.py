@@ -15,18 +15,20 @@ from typing import Protocol
 import cython
 
 from penstock.disk.runs import Buffer
+from penstock.errors import StoreError
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.disk.runs import Run, RunQueue
+    from cython.cimports.penstock.disk.runs import Run, RunQueue, size_of
 else:
     from penstock import words
-    from penstock.disk.runs import Run, RunQueue
+    from penstock.disk.runs import Run, RunQueue, size_of
 
 LARGE = 1_000  # a queue of fewer messages is meant to be small: a tenth of it gathers in any case
 SMALL_PART, SMALL_BYTES_MAX = 10, 262_144
 PART, COUNT_MAX, BYTES_MAX = 2, 4_000, 1_048_576  # of a large one so many gather, at most; each write costs the same
 LAG_TIMES, LAG_BYTES_MAX = 3, 8_388_608  # times as many as a large one holds may gather while the files hold nothing
+REFUSED_BYTES = 65_536  # of what a full disk has refused, for each message refused after it before it is tried again
 
 
 class Backend(Protocol):
@@ -51,6 +53,8 @@ class Overflow:
         self.gathered = RunQueue()
         self.behind = 0 if backend is None else backend.depth  # what the backend has not handed out
         self._rests = False  # nothing has left `gathered` since `spill` looked
+        self._refused: StoreError | None = None  # what the last write came to
+        self._owed = 0  # bytes of it
         self._most = self._lag_max = limit // SMALL_PART
         self._bytes_max = self._lag_bytes_max = SMALL_BYTES_MAX
         if limit >= LARGE:
@@ -85,13 +89,23 @@ class Overflow:
         in memory.
         """
         if self.gathered.count > 0 and self._rests:
+            self._owed = 0
             self._write(self.gathered.runs())
         self._rests = self.gathered.count > 0
         return self._rests
 
     def _write(self, runs: list[Run]) -> None:
-        """All that gathered goes to the backend, as part of this."""
-        self.backend.put(runs)  # type: ignore[union-attr]
+        """All that gathered goes to the backend, as part of this. What a disk refuses is not tried again with every message that
+        comes: megabytes would be summed and written each time, in everybody's turn. Where something gathers, `spill` tries.
+        """
+        self._owed -= REFUSED_BYTES
+        if self._refused is not None and self._owed > 0 and self.gathered.count > 0:
+            raise type(self._refused)(str(self._refused))
+        try:
+            self.backend.put(runs)  # type: ignore[union-attr]
+        except StoreError as error:
+            self._refused, self._owed = type(error)(str(error)), size_of(runs)
+            raise
         self.look()
         self.clear()
 
@@ -124,6 +138,7 @@ class Overflow:
         """Drop what gathered."""
         self.gathered.clear()
         self._rests = False
+        self._refused, self._owed = None, 0
 
     def empty(self) -> None:
         """Drop everything. StoreError: the backend may have some of it yet."""
