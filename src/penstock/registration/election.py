@@ -36,6 +36,7 @@ RENEW_PART = 5  # of the lease: how often it is renewed
 RETRY_PART = 20  # and tried again
 STANDING_S = 5  # a node's word of how far it is ends after so long
 S_MS = 1000
+LOSS_DIGITS_MAX = 20  # more is no number of ours, and beyond 4,300 Python makes none of it
 AMENDS = 10  # tries of a change of the state, each from what it is then
 AMENDS_AWAY = 3  # of them without an answer
 
@@ -144,12 +145,12 @@ class Election:
                 state, revision = read_state(value), entry.revision
             elif key == "master":
                 seat, lease = read_seat(value), entry.lease
-            elif kind == "loss" and value.isdigit():
+            elif kind == "loss" and value.isdigit() and len(value) <= LOSS_DIGITS_MAX:
                 losses[node] = int(value)
             elif kind == "nodes":
                 try:
                     standing[node] = msgspec.json.decode(value, type=tuple[int, int])
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     continue
         return View(state, revision, seat, lease, losses, standing)
 
