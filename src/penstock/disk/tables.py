@@ -9,6 +9,7 @@ Java's fastjson writes integer keys without quotes (``{0:123}``); reading takes 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -150,6 +151,7 @@ def replace(files: Files, path: Path, data: bytes) -> None:
     files.make_folder(path.parent)
     fresh = path.with_name(path.name + ".tmp")
     backup = path.with_name(path.name + ".bak")
+    kept = done = False
     try:
         _write(files, fresh, data)
         if path.is_file() and path.stat().st_size:  # the former one gets a second name: its bytes are durable
@@ -160,10 +162,16 @@ def replace(files: Files, path: Path, data: bytes) -> None:
             except StoreError:  # a file system without second names
                 _write(files, spare, read_whole(files, path))
             files.rename(spare, backup)
+            kept = True
         files.rename(fresh, path)
+        done = True
         files.sync_folder(path.parent)
     except StoreError:
-        files.unlink(fresh)
+        with contextlib.suppress(StoreError):
+            if done and kept:  # whoever asked is told that nothing has changed: no start may find that it has
+                files.rename(backup, path)
+            else:
+                files.unlink(path if done else fresh)
         raise
 
 
