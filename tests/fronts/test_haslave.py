@@ -162,6 +162,28 @@ def test_people_are_told_that_its_disk_takes_nothing(slave: Broker, tmp_path: Pa
     master.close()
 
 
+def test_people_are_told_that_a_new_one_has_no_room_for_the_first_record(slave: Broker) -> None:
+    def run(front: HaFront) -> None:
+        def no_room(fd: int, at: int, length: int) -> None:
+            raise DiskFull("no room for a test")
+
+        def why() -> object:
+            session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+            told(session, ha.greeting(b"n" * 16, False))
+            with suppress(WireError):
+                told(session, accept(session))
+            session.lost()
+            return next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"]
+
+        files: Any = front.broker.files
+        files.allocate = no_room
+        assert "disk is full" in str(why())
+        del files.allocate
+        assert "disk" not in str(why())
+
+    in_slave(slave, run)
+
+
 def test_one_that_asks_copies_nothing_and_hears_of_a_newer_master(slave: Broker) -> None:
     def run(front: HaFront) -> None:
         front.replica.join(SET, (ha.Epoch(2, b"8 bytes.", 0),))

@@ -189,8 +189,11 @@ class SlaveSession(HaSession):
         told = ha.read_accept(data, head.entries)
         store, follower = self.store, self.follower
         if follower.empty:
-            if told.cut_to % store.log.file.size or follower.begin_at(told.cut_to) != status.OK:
+            if told.cut_to % store.log.file.size:
                 raise WireError(f"a log that begins at {told.cut_to} cannot be copied here")
+            outcome = follower.begin_at(told.cut_to)
+            if outcome != status.OK:
+                raise WireError(_FULL if outcome == status.DISK_FULL else _FAILED)
         elif not store.min_position <= told.cut_to <= store.end_position:
             what = "start this node again" if store.end_position == 0 else f"ours ends at {store.end_position}"
             raise WireError(f"the master shares the log up to {told.cut_to}: {what}")
