@@ -90,6 +90,19 @@ def test_a_table_that_does_not_fit_into_memory_is_named(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A start ends with this sentence, and nothing else would say which file it is."""
+
+    class Bad(Files):
+        def read(self, fd: int, at: int, length: int) -> bytes:
+            raise StoreError("a read: Input/output error")
+
+    path = tmp_path / "t.json"
+    tables.save(Files(), path, {"a": 1})
+    with pytest.raises(StoreError, match=r"t\.json: a read: Input/output error"):
+        tables.load(Bad(), path)
+
+
 def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:
     class Full(Files):
         def write(self, fd: int, at: int, data: bytes) -> None:

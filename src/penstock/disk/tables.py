@@ -102,12 +102,14 @@ def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict
 
 
 def read_whole(files: Files, path: Path) -> bytes:
-    """The bytes of a file that is there. StoreError, also where there is no memory for so many."""
+    """The bytes of a file that is there. StoreError, which names it, also where there is no memory for so many."""
     fd = files.open(path, writable=False)
     try:
         return files.read(fd, 0, files.size(fd))
     except MemoryError as error:
         raise StoreError(f"{path} has {files.size(fd)} bytes, which is too many: move it away") from error
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}") from error
     finally:
         files.close(fd)
 
