@@ -30,7 +30,7 @@ from penstock.disk.files import (
     wipe,
 )
 from penstock.disk.segments import segment_name
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import DiskFull, NoDescriptor, StoreError
 
 
 def test_a_short_write_goes_on_and_one_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,9 +290,17 @@ def test_files_have_descriptors_that_a_burst_of_connections_cannot_take(
             fd = files.open(tmp_path / str(n % 3), create=True)
             files.sync_folder(tmp_path)
             files.close(fd)
+        for _ in range(50):  # Python has a descriptor of its own for each mapping
+            fd = files.open(tmp_path / "0")
+            files.grow(fd, 4_096)
+            view = files.map(fd, 4_096)
+            view.close()
+            files.close(fd)
         kept = [files.open(tmp_path / "0") for _ in range(len(files_module._spares))]
         with pytest.raises(StoreError, match="Too many open files"):
             files.open(tmp_path / "0")
+        with pytest.raises(NoDescriptor, match="cannot map 4096 bytes: Too many open files"):
+            files.map(kept[0], 4_096)
         for fd in kept:
             files.close(fd)
         assert len(files_module._spares) == len(kept) == 16

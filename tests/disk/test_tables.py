@@ -90,6 +90,19 @@ def test_a_table_that_does_not_fit_into_memory_is_named(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A start ends with this sentence, and nothing else would say which file it is."""
+
+    class Bad(Files):
+        def read(self, fd: int, at: int, length: int) -> bytes:
+            raise StoreError("a read: Input/output error")
+
+    path = tmp_path / "t.json"
+    tables.save(Files(), path, {"a": 1})
+    with pytest.raises(StoreError, match=r"t\.json: a read: Input/output error"):
+        tables.load(Bad(), path)
+
+
 def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:
     class Full(Files):
         def write(self, fd: int, at: int, data: bytes) -> None:
@@ -101,6 +114,26 @@ def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:
         tables.save(Full(), path, {"a": 2})
     assert tables.load(Files(), path) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
+
+
+@pytest.mark.parametrize("former", [{"a": 1}, None])
+def test_a_folder_that_cannot_be_flushed_leaves_the_old_table(tmp_path: Path, former: dict[str, object] | None) -> None:
+    """Whoever asked is told that nothing was written down; a start that found it done would act on it."""
+
+    class Unflushed(Files):
+        def sync_folder(self, folder: Path) -> None:
+            raise StoreError("a flush of the folder: Input/output error")
+
+    path = tmp_path / "t.json"
+    if former is not None:
+        tables.save(Files(), path, {"a": 0})
+        tables.save(Files(), path, former)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            tables.save(Unflushed(), path, {"a": 2})
+        assert tables.load(Files(), path) == former
+    tables.save(Files(), path, {"a": 3})
+    assert tables.load(Files(), path) == {"a": 3}
 
 
 @pytest.mark.parametrize(

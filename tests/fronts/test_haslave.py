@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.app import Server
-from penstock.errors import WireError
+from penstock.errors import DiskFull, StoreError, WireError
 from penstock.fronts.ha import HaFront
 from penstock.fronts.hasession import PACE_MS
 from penstock.fronts.haslave import UNSAID_BYTES_MAX, AskingSession, SlaveSession
@@ -115,6 +115,71 @@ def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(slave:
         assert "cannot be copied here" in str(why())
         assert met(accept).running
         assert why() == "no master was heard yet"
+
+    in_slave(slave, run)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_people_are_told_that_its_disk_takes_nothing(slave: Broker, tmp_path: Path, full: bool) -> None:
+    """It connects, is sent the log, and leaves again each second: its master has no row for it."""
+    master = LogStore(tmp_path / "a")
+    master.open()
+    draft = Draft()
+    draft.queue = master.queue(b"T", 0)
+    draft.set_body(b"x" * 100)
+    feeder = Feeder(master, 0)
+
+    def data() -> bytes:
+        assert master.append(draft) == status.OK
+        assert feeder.next(1 << 20)
+        sums, records = feeder.parts()
+        positions = haframe.Positions(feeder.begin, master.end_position, 0, 0, 0)
+        return ha.data(EPOCH.number, positions, sums, bytes(records))
+
+    def run(front: HaFront) -> None:
+        def no_room(fd: int, at: int, length: int) -> None:
+            raise DiskFull("no room for a test")
+
+        files: Any = front.broker.files
+        session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+        told(session, ha.greeting(b"n" * 16, False))
+        told(session, accept(session))
+        if full:
+            files.allocate = no_room
+            told(session, data())  # into room that was there, but for its queue
+        else:
+            front.broker.store.fail(StoreError("a flush: Input/output error"))
+        assert not session.closing
+        told(session, data())
+        assert session.closing
+        session.lost()
+        why = next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"]
+        assert ("disk is full" if full else "disk has failed") in str(why)
+        if full:
+            del files.allocate
+
+    in_slave(slave, run)
+    master.close()
+
+
+def test_people_are_told_that_a_new_one_has_no_room_for_the_first_record(slave: Broker) -> None:
+    def run(front: HaFront) -> None:
+        def no_room(fd: int, at: int, length: int) -> None:
+            raise DiskFull("no room for a test")
+
+        def why() -> object:
+            session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+            told(session, ha.greeting(b"n" * 16, False))
+            with suppress(WireError):
+                told(session, accept(session))
+            session.lost()
+            return next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"]
+
+        files: Any = front.broker.files
+        files.allocate = no_room
+        assert "disk is full" in str(why())
+        del files.allocate
+        assert "disk" not in str(why())
 
     in_slave(slave, run)
 

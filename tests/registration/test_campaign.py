@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from base64 import b64encode
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
@@ -272,6 +274,38 @@ def test_an_engine_that_has_lost_its_data_names_nobody(pair: ElectedSet, etcd: E
     wanted |= acknowledged(pair.send(range(100, 110)))
     pair.holds(wanted)
     pair.same_logs()
+
+
+def test_an_engine_without_room_is_named_as_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers whatever is read, and makes no change: whoever looks is told so, and not that it is reached, or not reached."""
+    monkeypatch.setenv("ETCD_QUOTA_BACKEND_BYTES", str(1 << 20))
+    etcd = Etcd(tmp_path)
+    pair = None
+    try:
+        pair = ElectedSet(tmp_path, etcd.start()).start()
+        assert pair.master() == "a"
+        with pytest.raises(HTTPError, match="429") as full:
+            for n in range(100):
+                filler = {"key": b64encode(b"/filler/%d" % n).decode(), "value": b64encode(bytes(100_000)).decode()}
+                etcd.ask("kv/put", filler)
+        full.value.close()
+        pair.nodes["b"].kill()
+
+        def said(name: str, word: str) -> bool:
+            return "space exceeded" in str(pair.row(name)[word])
+
+        eventually(lambda: said("a", "engine"), 30, "the master does not say why its set is not changed")
+        pair.nodes["b"].start()
+        eventually(lambda: pair.row("b")["engine"] == "reached")
+        pair.nodes["a"].kill()
+        eventually(
+            lambda: said("b", "why_not") and said("b", "engine"), 60, "the slave does not say why it does not stand"
+        )
+        assert not pair.nodes["a"].says("engine not reached")
+    finally:
+        if pair is not None:
+            pair.stop()
+        etcd.stop()
 
 
 def test_of_two_who_stand_one_wins_and_the_other_follows(tmp_path: Path, etcd: Etcd) -> None:

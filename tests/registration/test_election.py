@@ -233,6 +233,40 @@ async def test_a_state_that_is_none_is_as_good_as_no_answer(nodes: list[Node], r
     assert "something else" in nodes[0].election.away
 
 
+async def test_a_lease_that_is_kept_makes_no_state_of_what_is_none(nodes: list[Node], real: RealEtcd) -> None:
+    """People are told that the engine is no use, and not that it is reached whenever the lease is kept."""
+    a = nodes[0]
+    a.election.lease_ms = 100  # how often it is renewed
+    assert await a.stand()
+    key = b64encode(b"/penstock/DefaultCluster/broker-a/state").decode()
+    good = real.keys()["/penstock/DefaultCluster/broker-a/state"]
+    real.ask("kv/put", {"key": key, "value": b64encode(b"{}").decode()})
+    with pytest.raises(EngineAway):
+        await a.election.look()
+    first = a.election.ends_ms
+    a.election.start()
+    a.clock.advance(50)
+    for _ in range(3_000):
+        if a.election.ends_ms > first:
+            break
+        await asyncio.sleep(0.02)
+    assert a.election.ends_ms > first
+    assert "something else" in str(a.election.row(a.clock.monotonic_ms())["engine"])
+    real.ask("kv/put", {"key": key, "value": b64encode(good).decode()})
+    await a.election.look()
+    assert a.election.row(a.clock.monotonic_ms())["engine"] == "reached"
+
+
+async def test_a_number_of_a_node_that_makes_no_sense_is_passed_over(nodes: list[Node], real: RealEtcd) -> None:
+    """Whoever can write below the prefix could end all nodes at once with one key: 5,000 digits, or brackets without end."""
+    for name, value in (("loss/x", b"9" * 5_000), ("nodes/x", b"[" * 100_000), ("nodes/y", b"[1e999,2]")):
+        key = b64encode(f"/penstock/DefaultCluster/broker-a/{name}".encode()).decode()
+        real.ask("kv/put", {"key": key, "value": b64encode(value).decode()})
+    view = await nodes[0].election.look()
+    assert not view.losses
+    assert not view.standing
+
+
 async def test_a_change_that_is_still_under_way_is_kept_from_being_made(nodes: list[Node]) -> None:
     """It hangs at a member; the known set is written once more, and then it cannot be made, whenever the member wakes."""
     a, b, _ = nodes

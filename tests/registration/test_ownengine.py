@@ -167,7 +167,7 @@ def listener(up: Up, brokers: set[int]) -> int:
     raise AssertionError(f"nobody listens on {port}")
 
 
-def test_who_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "etcd").write_text("#!/bin/sh\nexit 7\n")
@@ -183,6 +183,10 @@ def test_who_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record.parent.mkdir(parents=True)
     record.write_text("{}")
     assert wanted(brokers, 3) is None  # a set that has begun without one
+    assert not caplog.text
+    (tmp_path / "d" / "etcd.log").write_text("started\n")
+    assert wanted(brokers, 3) is None  # a set that had one, and has lost it
+    assert "is gone, which held who is the master" in caplog.text
     (tmp_path / "d" / "etcd").mkdir()
     assert isinstance(wanted(brokers, 3), OwnEngine)
     assert isinstance(wanted(brokers, 2), OwnEngine)  # it would fall behind

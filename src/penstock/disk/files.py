@@ -83,6 +83,17 @@ def _open(path: Path, flags: int) -> int:
             os.close(_spares.pop())
 
 
+def _mapped(fd: int, size: int, access: int) -> mmap.mmap:
+    """Python has a descriptor of its own for each mapping: that, too, may be one of those held back."""
+    while True:
+        try:
+            return mmap.mmap(fd, size, access=access)
+        except OSError as error:
+            if error.errno not in _TOO_MANY or not _spares:
+                raise
+            os.close(_spares.pop())
+
+
 def _close(fd: int) -> None:
     os.close(fd)
     if len(_spares) < _spares_kept:
@@ -236,8 +247,10 @@ class Files:
         """
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         try:
-            view = mmap.mmap(fd, size, access=access)
-        except (OSError, ValueError) as error:
+            view = _mapped(fd, size, access)
+        except OSError as error:
+            raise _failed(error, f"cannot map {size} bytes") from error
+        except ValueError as error:
             raise StoreError(f"cannot map {size} bytes: {error}") from error
         if scattered:
             advise(view, mmap.MADV_RANDOM)

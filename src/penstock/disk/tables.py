@@ -9,6 +9,7 @@ Java's fastjson writes integer keys without quotes (``{0:123}``); reading takes 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -101,12 +102,14 @@ def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict
 
 
 def read_whole(files: Files, path: Path) -> bytes:
-    """The bytes of a file that is there. StoreError, also where there is no memory for so many."""
+    """The bytes of a file that is there. StoreError, which names it, also where there is no memory for so many."""
     fd = files.open(path, writable=False)
     try:
         return files.read(fd, 0, files.size(fd))
     except MemoryError as error:
         raise StoreError(f"{path} has {files.size(fd)} bytes, which is too many: move it away") from error
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}") from error
     finally:
         files.close(fd)
 
@@ -150,6 +153,7 @@ def replace(files: Files, path: Path, data: bytes) -> None:
     files.make_folder(path.parent)
     fresh = path.with_name(path.name + ".tmp")
     backup = path.with_name(path.name + ".bak")
+    kept = done = False
     try:
         _write(files, fresh, data)
         if path.is_file() and path.stat().st_size:  # the former one gets a second name: its bytes are durable
@@ -160,10 +164,16 @@ def replace(files: Files, path: Path, data: bytes) -> None:
             except StoreError:  # a file system without second names
                 _write(files, spare, read_whole(files, path))
             files.rename(spare, backup)
+            kept = True
         files.rename(fresh, path)
+        done = True
         files.sync_folder(path.parent)
     except StoreError:
-        files.unlink(fresh)
+        with contextlib.suppress(StoreError):
+            if done and kept:  # whoever asked is told that nothing has changed: no start may find that it has
+                files.rename(backup, path)
+            else:
+                files.unlink(path if done else fresh)
         raise
 
 

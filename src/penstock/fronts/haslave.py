@@ -36,6 +36,8 @@ else:
 
 log = logging.getLogger("penstock.ha")
 
+_FULL = "its disk is full, or a limit for files: the log is not copied"
+_FAILED = "its disk has failed: the log is not copied until this node is started again, as its log says"
 _UNANSWERED = (
     "the master has ended the connection without a word, as where ha_secret_file is another one: its log says why"
 )
@@ -187,8 +189,11 @@ class SlaveSession(HaSession):
         told = ha.read_accept(data, head.entries)
         store, follower = self.store, self.follower
         if follower.empty:
-            if told.cut_to % store.log.file.size or follower.begin_at(told.cut_to) != status.OK:
+            if told.cut_to % store.log.file.size:
                 raise WireError(f"a log that begins at {told.cut_to} cannot be copied here")
+            outcome = follower.begin_at(told.cut_to)
+            if outcome != status.OK:
+                raise WireError(_FULL if outcome == status.DISK_FULL else _FAILED)
         elif not store.min_position <= told.cut_to <= store.end_position:
             what = "start this node again" if store.end_position == 0 else f"ours ends at {store.end_position}"
             raise WireError(f"the master shares the log up to {told.cut_to}: {what}")
@@ -274,6 +279,8 @@ class SlaveSession(HaSession):
             raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
         if outcome != status.OK:
             log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
+            # Its master says nothing of it, for it is not connected most of the time: it comes again, and fails again.
+            self.copies.note_orphan(_FULL if outcome == status.DISK_FULL else _FAILED, by="master")
             self._acknowledge(hawords.DISK_FULL if outcome == status.DISK_FULL else hawords.FLUSH_FAILED)
             self.end()
             return

@@ -140,7 +140,7 @@ FAMILIES = {
     "replica_lag_bytes": ("gauge", "what a slave has not written of its master's log"),
     "replica_confirmed_bytes": ("gauge", "up to where all brokers in sync have the log"),
     "replica_epoch": ("gauge", "number of the mastership that is copied"),
-    "engine_reached": ("gauge", "1 while the engine that decides about the master answers"),
+    "engine_reached": ("gauge", "1 while the engine that decides about the master answers, and makes changes"),
     "engine_silent_seconds": ("gauge", "since it answered last"),
     "replica_leads": ("gauge", "1 on the master, where an engine decides"),
     "replica_lease_seconds": ("gauge", "so long may the master go on answering without hearing of the engine"),

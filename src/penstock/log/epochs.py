@@ -68,11 +68,7 @@ class EpochFile:
         """
         if not self.path.is_file():
             return None
-        fd = self._files.open(self.path, writable=False)
-        try:
-            data = self._files.read(fd, 0, self._files.size(fd))
-        finally:
-            self._files.close(fd)
+        data = tables.read_whole(self._files, self.path)
         try:
             return decode(data)
         except ValueError as error:

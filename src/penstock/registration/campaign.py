@@ -97,8 +97,12 @@ class Campaign:
             try:
                 if await self._step(loop.time()):
                     return
-            except EngineAway:
-                self._note("the engine does not answer")
+            except EngineAway as error:
+                if self._election.away:
+                    self._note("the engine does not answer")
+                else:  # it was read a moment ago, and what was to be written is not
+                    self._election.unmade.note(str(error), self._front.broker.time.clock.monotonic_ms())
+                    self._note(f"the engine makes no change: {error}")
                 self._link.seek()
             except PenstockError as error:
                 self._note(str(error))

@@ -25,6 +25,7 @@ from penstock.broker.term import Favours, Seat, SetState, Term, read_seat, read_
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.errors import NotFound, WireError
+from penstock.faults import Told
 from penstock.log.epochs import newest
 from penstock.registration.engine import Engine, EngineAway
 from penstock.wire.etcd import Entry, Holds, Put, Unchanged
@@ -36,6 +37,7 @@ RENEW_PART = 5  # of the lease: how often it is renewed
 RETRY_PART = 20  # and tried again
 STANDING_S = 5  # a node's word of how far it is ends after so long
 S_MS = 1000
+LOSS_DIGITS_MAX = 20  # more is no number of ours, and beyond 4,300 Python makes none of it
 AMENDS = 10  # tries of a change of the state, each from what it is then
 AMENDS_AWAY = 3  # of them without an answer
 
@@ -51,6 +53,33 @@ class View(NamedTuple):
     standing: dict[str, tuple[int, int]]  # node → epoch and end of its log
 
 
+class Unmade:
+    """That the engine makes no change, for lack of room it may be. It is told apart from no answer: what is only read, or a lease
+    that is kept, is answered, and would be the end of it again and again.
+    """
+
+    def __init__(self, lately_ms: int) -> None:
+        self._told = Told()
+        self._lately_ms = lately_ms
+        self._why, self._at_ms = "", 0
+
+    def note(self, why: str, mono_ms: int) -> None:
+        """One was not made, as far as is known."""
+        self._why, self._at_ms = why, mono_ms
+        if self._told.is_news(why, mono_ms):
+            log.warning("the engine makes no change error=%s", why)
+
+    def over(self) -> None:
+        """One was made."""
+        self._why = ""
+        self._told.over()
+
+    def said(self, mono_ms: int) -> str:
+        """What people are told of an engine that is reached."""
+        lately = self._why and mono_ms - self._at_ms < self._lately_ms
+        return f"reached, and makes no change: {self._why}" if lately else "reached"
+
+
 class Election:
     """See the module. `start` before use."""
 
@@ -63,6 +92,8 @@ class Election:
         self.term: Term | None = None
         self.away = ""  # why the engine does not answer; empty: it does
         self.reached_ms = -1  # when it did last
+        self._garbled = False  # it holds what is no set: until that is mended it is no engine, though leases are kept
+        self.unmade = Unmade(config.lease_ms)
         self.view: View | None = None  # what it held then
         self._asked: dict[
             str, tuple[SetState, int, int]
@@ -91,9 +122,14 @@ class Election:
         state = self.view.state if self.view is not None else None
         if self.term is not None and not self.term.over:
             state = self.term.state  # newer, where the engine is away since
+        asked = silent_ms >= 0
         favour = ", and the members keep the master" if self.term is not None and self.term.by_favour else ""
         return {
-            "engine": f"away{favour}: {self.away}" if self.away else "reached" if silent_ms >= 0 else "not asked yet",
+            "engine": f"away{favour}: {self.away}"
+            if self.away
+            else self.unmade.said(mono_ms)
+            if asked
+            else "not asked yet",
             "engine_silent_ms": silent_ms,
             "lease_ms": max(0, self.ends_ms - mono_ms) if self.leads else "",
             "set": "" if state is None else ",".join(sorted(state.in_sync)),
@@ -122,11 +158,13 @@ class Election:
             found = await self._engine.read(self._prefix)
             view = self._read({key[len(self._prefix) :]: entry for key, entry in found.items()})
         except WireError as error:
+            self._garbled = True
             self._missed(str(error))
             raise EngineAway(str(error)) from None
         except EngineAway as error:
             self._missed(str(error))
             raise
+        self._garbled = False
         self._reached()
         self.view = view
         return view
@@ -144,12 +182,12 @@ class Election:
                 state, revision = read_state(value), entry.revision
             elif key == "master":
                 seat, lease = read_seat(value), entry.lease
-            elif kind == "loss" and value.isdigit():
+            elif kind == "loss" and value.isdigit() and len(value) <= LOSS_DIGITS_MAX:
                 losses[node] = int(value)
             elif kind == "nodes":
                 try:
                     standing[node] = msgspec.json.decode(value, type=tuple[int, int])
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     continue
         return View(state, revision, seat, lease, losses, standing)
 
@@ -159,6 +197,8 @@ class Election:
         self.away = why
 
     def _reached(self) -> None:
+        if self._garbled:
+            return
         if self.away:
             log.info("engine reached again")
         self.away = ""
@@ -404,8 +444,10 @@ class Election:
         try:
             revision = await self._engine.change([*conditions, *given], [Put(f"{self._prefix}state", state.encode())])
         except (EngineAway, WireError) as error:
-            self._missed(str(error))
+            if not self.away:
+                self.unmade.note(str(error), self._clock.monotonic_ms())
             raise EngineAway(str(error)) from None
+        self.unmade.over()
         self._reached()
         if revision:
             term.written(state, revision)

@@ -50,6 +50,9 @@ def wanted(brokers: Sequence[BrokerConfig], replicas: int) -> OwnEngine | None:
         if replicas < NODES_MIN:
             return None
         known = any((Path(one.data) / "ha" / "replica.json").exists() for one in brokers)
+        if known and folder.with_name("etcd.log").exists():
+            log.warning("%s is gone, which held who is the master: nobody takes the place of one that is lost. Bring it back, or "
+                        "`mkdir` it, start again, and `penstock ha promote` the node that has the most", folder)  # fmt: skip
         return None if known or program is None else OwnEngine(program, folder)
     if program is None:
         raise ConfigError(
