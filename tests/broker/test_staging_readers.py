@@ -154,6 +154,8 @@ def test_a_publish_that_stopped_half_way(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(BatchPublish, "_append_piece", fails)
         with pytest.raises(BrokerRefused, match="a restart of the broker finishes it"):
             client.publish(RUN, 0, staged)
+        with pytest.raises(BrokerRefused, match="a restart of the broker finishes the publish that was cut short"):
+            client.publish(RUN, 0, staged)  # repeated: it is not true that nothing is published
         assert broker.call(lambda server: server.broker.store.queues[TOPIC.encode()][0].max_offset) == 1 + ROWS
         assert views.all() == dict.fromkeys(views.ways, 1)
         monkeypatch.undo()

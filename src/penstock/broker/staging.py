@@ -268,9 +268,10 @@ class Staging:
             return False, sink
         store = self._core.store
         if store.refusal or self.sinks.begun is not None:
-            raise Refused(
-                "the store takes no messages now: nothing is published", remoting=ResponseCode.SERVICE_NOT_AVAILABLE
-            )
+            why = "nothing is published"
+            if self.sinks.begun is not None:  # by this batch, or another one
+                why = "a restart of the broker finishes the publish that was cut short"
+            raise Refused(f"the store takes no messages now: {why}", remoting=ResponseCode.SERVICE_NOT_AVAILABLE)
         for spool in spools:
             for name, queue_id in spool.queues:
                 if not queue_id < self._core.sending.open_to_senders(name).queue_count:
