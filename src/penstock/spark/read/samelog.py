@@ -27,7 +27,7 @@ def note(options: SourceOptions, cluster: LogReader, start: Json, end: Json, kno
     for queue, reached in planning.from_json(end).items():
         moment = noted.get(queue) if at.get(queue) == reached and queue not in begun else None
         if moment is None and queue in known and known[queue][0] < reached <= known[queue][1]:
-            moment = _stored_ms(options, cluster, queue, reached)
+            moment = stored_ms(options, cluster, queue, reached)
         if moment is not None:
             moments[queue] = moment
     return planning.note(end, moments)
@@ -43,7 +43,7 @@ def resume(options: SourceOptions, cluster: LogReader, start: Json, known: Bound
         if queue not in noted or not oldest < at.get(queue, 0) or at[queue] == end:
             continue
         if at[queue] < end:
-            unread = _first_unread(options, cluster, queue, at[queue], noted[queue])
+            unread = first_unread(options, cluster, queue, at[queue], noted[queue])
         else:
             unread = _first_since(options, cluster, queue, noted[queue])
         if unread is not None:
@@ -55,12 +55,12 @@ def keep(options: SourceOptions, cluster: LogReader, ranges: list[Range], end: J
     """What is left of ranges that were planned a while ago: what another log has stored since is read later. `DataLoss`."""
     noted, kept = planning.noted(end), []
     for r in ranges:
-        unread = _first_unread(options, cluster, r.queue, r.end, noted[r.queue]) if r.queue in noted else None
+        unread = first_unread(options, cluster, r.queue, r.end, noted[r.queue]) if r.queue in noted else None
         kept.append(r if unread is None else r._replace(end=min(unread, r.end)))
     return [r for r in kept if r.start < r.end]
 
 
-def _stored_ms(options: SourceOptions, cluster: LogReader, queue: MessageQueue, end: int) -> int | None:
+def stored_ms(options: SourceOptions, cluster: LogReader, queue: MessageQueue, end: int) -> int | None:
     """When the message before this offset was stored; None where it is not there, as behind retention or damage."""
     last, every = Range(queue, end - 1, end), Subscription(queue.topic)
     got = asked(options, cluster, queue, lambda: fetch(cluster, options, last, last.start, every))
@@ -73,11 +73,11 @@ def _first_since(options: SourceOptions, cluster: LogReader, queue: MessageQueue
     return asked(options, cluster, queue, lambda: cluster.offset_at(queue, noted_ms + 1))
 
 
-def _first_unread(
+def first_unread(
     options: SourceOptions, cluster: LogReader, queue: MessageQueue, reached: int, noted_ms: int
 ) -> int | None:
     """The same, where it is another log. None: it is the one that was read, or that cannot be told. `DataLoss`."""
-    if _stored_ms(options, cluster, queue, reached) in (None, noted_ms):
+    if stored_ms(options, cluster, queue, reached) in (None, noted_ms):
         return None
     unread = _first_since(options, cluster, queue, noted_ms)
     if unread is not None:
