@@ -81,7 +81,7 @@ _NEXT = {
     "ConnectionLost": "is a broker there? --registry says where; `penstock up` starts one",
     "TimedOut": "is the broker up and not too busy? run it again to go on",
     "Locked": "wait for the other run to end",
-    "DataLoss": "retention was faster: --allow-loss goes on, or keep messages longer",
+    "DataLoss": "--allow-loss goes on without them; where retention was faster, keep messages longer",
     "Corrupt": "penstock spark audit says what else is damaged",
     "OSError": "can this user read and write there, here and on the workers?",
     "AnalysisException": "the columns are those of docs/spark.md",

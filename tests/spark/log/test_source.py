@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -159,6 +160,28 @@ def test_files_folders_patterns_and_renamed_copies_read_alike(tmp_path: Path) ->
     assert read(copy) == read(paths[1])
     with pytest.raises(ConfigError, match="no commit-log segments"):
         read(tmp_path / "nothing")
+
+
+def test_a_file_that_is_no_segment_is_damage(tmp_path: Path) -> None:
+    """It had no rows, as a log without a message: a compressed copy, one under another segment's name, any other file."""
+    write_log(tmp_path / "store", many(100))
+    paths = sorted((tmp_path / "store" / "commitlog").iterdir())
+    raw = paths[1].read_bytes()
+    folder = tmp_path / "copies"
+    for name, data in (
+        ("copy.gz", gzip.compress(raw)),
+        (f"{1 << 40:020d}", raw),
+        ("notes.txt", b"to be done\n"),
+        ("long.txt", b"to be done\n" * 9),
+    ):
+        folder.mkdir()
+        (folder / name).write_bytes(data)
+        with pytest.raises(Corrupt, match="no record"):
+            read(folder / name)
+        shutil.rmtree(folder)
+    for cut_short in (b"", bytes(4096), raw[:50] + bytes(4046), raw[:60]):
+        (tmp_path / paths[1].name).write_bytes(cut_short)
+        assert read(tmp_path / paths[1].name) == []
 
 
 def test_a_segment_made_ahead_of_its_use_is_no_end(tmp_path: Path, store: Path) -> None:

@@ -132,7 +132,20 @@ def _segment(path: Path, durable: int | None) -> LogSegment | None:
             return whole._replace(end=min(max(durable - base, 0), size))
         if any(_is_name(name) and int(name) > base and _begun(path.parent / name) for name in os.listdir(path.parent)):
             return whole
-        return whole._replace(end=_written(file.fileno(), whole))
+        end = _written(file.fileno(), whole)
+        return whole if not end and _is_none(head, base) else whole._replace(end=end)
+
+
+def _is_none(head: bytes, base: int) -> bool:
+    """Whether a file without one whole record does not even begin with one that was cut short: it is a compressed copy, or one
+    under another segment's name, or another file. Taken for a log that has no message yet, it had no rows, and no error.
+    """
+    if not head.strip(b"\0"):
+        return False
+    if len(head) < layout.SYS_FLAG:
+        return True
+    magic, place = _HEAD.unpack_from(head)[1], _PLACE.unpack_from(head, layout.PHYSICAL)[0]
+    return magic != layout.MAGIC_BLANK and (magic not in _MAGICS or place != base)
 
 
 def _begun(path: Path) -> bool:
@@ -140,7 +153,7 @@ def _begun(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
             return bool(file.read(8).strip(b"\0"))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return False
 
 

@@ -20,7 +20,7 @@ from penstock.spark import schema
 from penstock.spark.pipelines import manifest, tables
 from penstock.spark.pipelines.asked import at_least, complete
 from penstock.spark.pipelines.parallel import SMALL_MESSAGES, Progress, started
-from penstock.spark.read import planning
+from penstock.spark.read import planning, samelog
 from penstock.spark.read.options import SourceOptions, parse
 from penstock.spark.read.planning import Range
 from penstock.spark.read.source import RangePartition, batches, connection
@@ -120,6 +120,10 @@ def run(
         for ranges in (state.pending, None):  # first what a killed run had begun, then what is new
             begun = _plan(state, options, file_records) if ranges is None else ranges
             if begun:
+                if ranges:
+                    _demand_same_log(state, options, _ends(begun))
+                else:
+                    _note_log(state, options, _ends(begun))
                 state.begin(begun)
                 files += _write_all(spark, folder, begun, options, job["compression"], progress)
                 state.end()
@@ -153,11 +157,38 @@ def _options(topic: str, job: Asked) -> SourceOptions:
     )
 
 
+def _ends(ranges: list[Range]) -> planning.Offsets:
+    return {r.queue: max(each.end for each in ranges if each.queue == r.queue) for r in ranges}
+
+
+def _note_log(state: manifest.Manifest, options: SourceOptions, ends: planning.Offsets) -> None:
+    """Keep, with the ranges that are begun, by what their queues can be told from others: see `samelog`."""
+    for queue, end in ends.items():
+        moment = samelog.stored_ms(options, connection(options), queue, end)
+        state.stored.pop(queue, None)
+        if moment is not None:
+            state.stored[queue] = end, moment
+
+
+def _demand_same_log(state: manifest.Manifest, options: SourceOptions, reached: planning.Offsets) -> None:
+    """`DataLoss` where a queue is another one than that which was archived, or begun, up to there: its broker was put back to an
+    older state, and has grown past it. What it stored anew below cannot be archived beside the files of the same offsets.
+    """
+    for queue, offset in reached.items():
+        at, moment = state.stored.get(queue, (-1, 0))
+        if at == offset:
+            samelog.first_unread(options, connection(options), queue, offset, moment)
+
+
 def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -> list[Range]:
     """The ranges to archive, cut into files."""
     cluster = connection(options)
     pieces = []
-    for queue, (oldest, end) in planning.bounds(cluster, planning.find_queues(cluster, options)).items():
+    known = planning.bounds(cluster, planning.find_queues(cluster, options))
+    _demand_same_log(
+        state, options, {q: state.next[q] for q, (oldest, end) in known.items() if oldest < state.next.get(q, 0) < end}
+    )
+    for queue, (oldest, end) in known.items():
         start = state.next.get(queue, oldest)
         if start < oldest:
             planning.lost(

@@ -1,7 +1,8 @@
 """What an archive holds and what it is about to hold, in one small file beside it.
 
     <folder>.penstock/<topic>.json         {"version": 1, "topic": T, "next": {broker: {queue: offset}},
-                                            "pending": [[broker, queue, first, until], …]}
+                                            "pending": [[broker, queue, first, until], …],
+                                            "stored": {broker: {queue: [offset, when the message before it was stored]}}}
     <folder>/topic=T/broker=B/queue=Q/<first>-<last>.parquet      20 digits each, so that names sort
                                             a `%` of T is `%25` where readers, who decode such names, would make another one of it
     <folder>/T/broker=B/…                  of a topic that was begun as a Delta table: some readers take `topic=T` in the
@@ -53,6 +54,9 @@ class Manifest:
     topic: str
     next: Offsets = field(default_factory=dict)
     pending: list[Range] = field(default_factory=list)
+    stored: dict[MessageQueue, tuple[int, int]] = field(
+        default_factory=dict
+    )  # an older version writes the file without
 
     def paths(self) -> list[Path]:
         """Where the file may be; where it would be looked for first, first."""
@@ -72,10 +76,12 @@ class Manifest:
 
     def save(self) -> None:
         """Replace the file; durable when this returns."""
-        state: dict[str, Any] = {"version": VERSION, "topic": self.topic, "next": {}, "pending": []}
+        state: dict[str, Any] = {"version": VERSION, "topic": self.topic, "next": {}, "pending": [], "stored": {}}
         for queue in sorted(self.next):
             state["next"].setdefault(queue.broker, {})[str(queue.queue_id)] = self.next[queue]
         state["pending"] = [[r.queue.broker, r.queue.queue_id, r.start, r.end] for r in self.pending]
+        for queue in sorted(self.stored):
+            state["stored"].setdefault(queue.broker, {})[str(queue.queue_id)] = self.stored[queue]
         path = notes_of(self.folder) / f"{self.topic}.json"
         fresh = path.with_suffix(".tmp")
         with open(fresh, "w") as file:
@@ -110,9 +116,12 @@ def load(folder: Path, topic: str) -> Manifest:
         pending = [
             Range(MessageQueue(topic, b, int(q)), int(first), int(until)) for b, q, first, until in state["pending"]
         ]
+        for broker, queues in state.get("stored", {}).items():
+            for queue_id, (offset, moment) in queues.items():
+                manifest.stored[MessageQueue(topic, broker, int(queue_id))] = int(offset), int(moment)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise Corrupt(path, 0, f"not the notes of an archive; {_REBUILD}") from None
-    return Manifest(folder, topic, manifest.next, pending)
+    return Manifest(folder, topic, manifest.next, pending, manifest.stored)
 
 
 def _beside(folder: Path) -> Path:

@@ -272,6 +272,8 @@ def _check(options: SourceOptions, seen: dict[str, str]) -> None:
 def _text(text: str, option: Option) -> str:
     if not text.strip():
         raise ValueError("empty")
+    if "\0" in text:  # no file and no name has one, and the system's calls refuse it without saying what it is about
+        raise ValueError("has a character NUL")
     return text.strip()
 
 
@@ -383,6 +385,8 @@ def _json(text: str, option: Option) -> Positions:
         value = json.loads(text, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict) or not value:
         raise ValueError("must be a JSON object of topics")
     return value

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
-from penstock.client.reader import LogReader
+from penstock.client.reader import Fetched, LogReader
 from penstock.client.routes import MessageQueue
+from penstock.client.subscriptions import Subscription
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute
 from penstock.spark.read.options import SourceOptions
+from penstock.spark.read.planning import Range
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+FOUND, NONE_MATCHED = 0, 20  # of `Fetched.status`
 
 
 class NotYet(ClientError):
@@ -55,3 +59,20 @@ def asked(options: SourceOptions, cluster: LogReader, queue: MessageQueue, ask: 
             raise
 
     return patiently(options, once)
+
+
+def fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, selection: Subscription) -> Fetched:
+    """Records of the range from an offset on. `NotYet` where they are there and not served."""
+    got = cluster.fetch(
+        wanted.queue,
+        at,
+        max_bytes=min(options.fetch_bytes, 4 << 20),
+        max_count=min(wanted.end - at, 65_536),
+        selection=selection,
+        group=options.group_id_prefix,
+        durable=True,
+        until=wanted.end,
+    )
+    if got.status != FOUND and got.min_offset <= at < got.max_offset and got.next_offset == at:
+        raise NotYet(f"{wanted.queue} gives nothing at offset {at}, which is before its end {got.max_offset}")
+    return got

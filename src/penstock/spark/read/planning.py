@@ -24,6 +24,8 @@ Offsets = dict[MessageQueue, int]
 
 # In an end offset: where queues begin that the start offset does not name, that go on behind a gap of lost offsets, or that were
 # made anew; always there in that of a query's first micro-batch, whose start offset names none. No topic can have this name.
+# Under the same name in there: when the last message before each position was stored (`samelog`). A version that does not know of
+# it passes over it there, and writes the next offset without.
 FROM = "+from"
 
 
@@ -77,6 +79,16 @@ def from_json(nested: Json) -> Offsets:
         for broker, queues in brokers.items()
         for queue_id, offset in queues.items()
     }
+
+
+def noted(offset: Json) -> Offsets:
+    """When the last message before each position of an offset was stored, as far as that is in it."""
+    return from_json(offset.get(FROM, {}).get(FROM, {}))
+
+
+def note(offset: Json, moments: Offsets) -> Json:
+    """The offset with these moments in it."""
+    return {**offset, FROM: {**offset.get(FROM, {}), FROM: to_json(moments)}} if moments else offset
 
 
 # -- queues

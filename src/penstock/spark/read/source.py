@@ -47,9 +47,9 @@ from penstock.client.subscriptions import Subscription, selector_of
 from penstock.errors import ClientError, Corrupt, PenstockError
 from penstock.security import Security
 from penstock.spark import schema
-from penstock.spark.read import planning
+from penstock.spark.read import planning, samelog
 from penstock.spark.read.options import SourceOptions, parse
-from penstock.spark.read.patience import NotYet, asked, patiently
+from penstock.spark.read.patience import FOUND, NONE_MATCHED, asked, fetch, patiently
 from penstock.spark.read.planning import Offsets, Range
 from penstock.spark.tools.plainly import all_plainly
 
@@ -64,7 +64,6 @@ log = logging.getLogger(__name__)
 
 FLUSH_WAIT_S = 2.0
 WORTH_FILES = 1_000  # messages: fewer are fetched sooner than a file is opened and compared
-_FOUND, _NONE_MATCHED = 0, 20
 _SAMPLE_RECORDS, _SAMPLE_BYTES = 32, 64 << 10
 
 # -- the data source
@@ -202,15 +201,15 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
             yield from found
             at += count
     while at < end:
-        got = asked(options, cluster, queue, lambda at=at: _fetch(cluster, options, part.range, at, selection))  # type: ignore[misc]
+        got = asked(options, cluster, queue, lambda at=at: fetch(cluster, options, part.range, at, selection))  # type: ignore[misc]
         if got is None:
             planning.lost(
                 options, f"offsets {at} to {end} of {planning.name_of(queue)} are gone: the queue was deleted"
             )
             break
-        if got.status == _FOUND:
+        if got.status == FOUND:
             yield from make.feed(make.decoder.load(got.records, at, end))
-        elif got.status != _NONE_MATCHED:
+        elif got.status != NONE_MATCHED:
             at = _gap(options, part.range, at, got)
             continue
         if got.next_offset <= at:
@@ -272,7 +271,7 @@ def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, windo
     got = asked(
         options, cluster, queue, lambda: cluster.fetch(queue, wanted.start, max_count=1, max_bytes=1, group=group)
     )
-    return got is not None and got.status == _FOUND and window[at : at + len(got.records)] == got.records
+    return got is not None and got.status == FOUND and window[at : at + len(got.records)] == got.records
 
 
 _files: dict[tuple[int, str], Segments] = {}
@@ -302,22 +301,6 @@ def keep_memory() -> None:
         libc.mallopt(-1, 64 << 20)  # M_TRIM_THRESHOLD
     except (OSError, AttributeError):
         pass
-
-
-def _fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, selection: Subscription) -> Fetched:
-    got = cluster.fetch(
-        wanted.queue,
-        at,
-        max_bytes=min(options.fetch_bytes, 4 << 20),
-        max_count=min(wanted.end - at, 65_536),
-        selection=selection,
-        group=options.group_id_prefix,
-        durable=True,
-        until=wanted.end,
-    )
-    if got.status != _FOUND and got.min_offset <= at < got.max_offset and got.next_offset == at:
-        raise NotYet(f"{wanted.queue} gives nothing at offset {at}, which is before its end {got.max_offset}")
-    return got
 
 
 def _gap(options: SourceOptions, wanted: Range, at: int, got: Fetched) -> int:
@@ -450,6 +433,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: dict[MessageQueue, tuple[int, int]] | None = None  # frozen by Trigger.AvailableNow
         self.begin: Offsets | None = None  # of a new query
         self.latest: Json | None = None
+        self.planned: Json = {}  # the end offset that was given last
         self.shown: Offsets = {}  # what the group was last told
         self.away: frozenset[str] = frozenset()  # brokers that are said to be away
         self.batch_ms = 0  # monotonic time of the last batch
@@ -480,6 +464,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._known(at)
         self._say_away(planning.away(at, known))
         after = self._behind_losses(at, known)
+        after |= samelog.resume(self.options, connection(self.options), start, known)
         reached = {**at, **after}
         self.latest = planning.to_json({queue: max(end, reached.get(queue, 0)) for queue, (_, end) in known.items()})
         counts = planning.available(reached, known)
@@ -488,7 +473,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             counts = self._limited(reached, known, counts)
         wanted = {queue: reached.get(queue, known[queue][0]) + count for queue, count in counts.items()}
-        return planning.advance(start, known, wanted, first, after)
+        end = planning.advance(start, known, wanted, first, after)
+        self.planned = end if end is start else samelog.note(self.options, connection(self.options), start, end, known)
+        return self.planned
 
     def reportLatestOffset(self) -> Json | None:
         return self.latest
@@ -498,6 +485,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not start and planning.FROM not in end:  # a checkpoint of before the beginning travelled in the offset
             start = planning.to_json(self._begin())
         ranges = planning.between(start, end, o)
+        if end != self.planned:  # planned before a restart, of the broker, too
+            ranges = samelog.keep(o, connection(o), ranges, end)
         return [RangePartition(r, o.tags) for r in planning.cut(ranges, o.min_partitions, o.max_records_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
