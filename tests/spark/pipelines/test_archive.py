@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import spark_putback
 
-import penstock
-from client.conftest import SMALL, Cluster
-from penstock.client.reader import LogReader
 from penstock.errors import ConfigError
 from penstock.spark.pipelines import archive
 from penstock.spark.pipelines.archive import COLUMNS, ArchiveResult, File
@@ -53,31 +49,18 @@ def test_a_run_that_cannot_be_done_leaves_no_notes(
 def test_a_broker_that_was_put_back_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its folder is replaced by a copy from before; what it stored anew below the noted offsets was left out without a word."""
 
-    def send(bodies: range) -> None:
-        with penstock.Producer(cluster.registry) as producer, LogReader(cluster.registry) as reader:
-            queue = producer.queues("put-back")[0]
-            producer.send_batch([penstock.Message("put-back", b"%d" % n) for n in bodies], queue=queue)
-            while reader.offsets(queue) != reader.offsets(queue, durable=False):
-                time.sleep(0.01)
-
     def archived(**asked: Any) -> int:
-        return archive.run(None, "put-back", tmp_path / "to", registry=cluster.registry, **asked).rows
+        return archive.run(None, spark_putback.TOPIC, tmp_path / "to", registry=broker.cluster.registry, **asked).rows
 
-    folder, notes = tmp_path / "data", tmp_path / "to.penstock" / "put-back.json"
-    cluster = Cluster(folder, SMALL).start()
-    try:
-        send(range(5))
-        cluster.stop()
-        shutil.copytree(folder, tmp_path / "copy")
-        cluster.start()
-        send(range(5, 10))
+    notes = tmp_path / "to.penstock" / "put-back.json"
+    with spark_putback.put_back(tmp_path) as broker:
+        broker.send(range(5))
+        broker.copy()
+        broker.send(range(5, 10))
         assert archived() == 10
         begun = json.loads(notes.read_text())
-        cluster.stop()
-        shutil.rmtree(folder)
-        shutil.copytree(tmp_path / "copy", folder)
-        cluster.start()
-        send(range(100, 110))
+        broker.put_back()
+        broker.send(range(100, 110))
         with pytest.raises(DataLoss, match=r"up to offset 10, .* begins at offset 5"):
             archived()
         pending = [["broker-a", 0, 0, 10]]  # a run that was killed: its ranges were of the former log
@@ -90,7 +73,5 @@ def test_a_broker_that_was_put_back_is_told(tmp_path: Path, caplog: pytest.LogCa
         assert archived() == 0
         del begun["stored"]  # notes of an older version
         notes.write_text(json.dumps(begun | {"next": {"broker-a": {"0": 15}}}))
-        send(range(110, 112))
+        broker.send(range(110, 112))
         assert archived() == 2
-    finally:
-        cluster.stop()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import spark_putback
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_fakes import Log
 
-import penstock
-from client.conftest import SMALL, Cluster
-from penstock.client.reader import LogReader
 from penstock.client.routes import MessageQueue
 from penstock.spark.read import planning, samelog, source
 from penstock.spark.read.options import parse
@@ -127,30 +123,13 @@ def test_who_does_not_know_of_moments_passes_over_them(log: Log) -> None:
 
 def test_a_broker_that_was_put_back(tmp_path: Path) -> None:
     """A real one: its folder is replaced by a copy from before, and other messages are sent to it."""
-
-    def send(bodies: range) -> None:
-        with penstock.Producer(cluster.registry) as producer, LogReader(cluster.registry) as reader:
-            queue = producer.queues("put-back")[0]
-            producer.send_batch([penstock.Message("put-back", b"%d" % n) for n in bodies], queue=queue)
-            while reader.offsets(queue) != reader.offsets(queue, durable=False):
-                time.sleep(0.01)
-
-    folder = tmp_path / "data"
-    cluster = Cluster(folder, SMALL).start()
-    try:
-        send(range(5))
-        cluster.stop()
-        shutil.copytree(folder, tmp_path / "copy")
-        cluster.start()
-        send(range(5, 10))
-        given = {"subscribe": "put-back", "registry": cluster.registry}
+    with spark_putback.put_back(tmp_path) as broker:
+        broker.send(range(5))
+        broker.copy()
+        broker.send(range(5, 10))
+        given = {"subscribe": spark_putback.TOPIC, "registry": broker.cluster.registry}
         at = stream(**given).latestOffset({}, ReadAllAvailable())
-        cluster.stop()
-        shutil.rmtree(folder)
-        shutil.copytree(tmp_path / "copy", folder)
-        cluster.start()
-        send(range(100, 110))
+        broker.put_back()
+        broker.send(range(100, 110))
         with pytest.raises(DataLoss, match=r"up to offset 10, .* begins at offset 5"):
             stream(**given).latestOffset(at, ReadAllAvailable())
-    finally:
-        cluster.stop()
