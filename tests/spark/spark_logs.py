@@ -49,6 +49,13 @@ def good(data: bytes, p: int, base: int) -> bytes:
     return data[p:at] if at == p + total else b""
 
 
+def is_segment(data: bytes, base: int) -> bool:
+    """Whether a file without one whole record may be one: it is blank, or begins with a record's head that belongs there."""
+    if not data[:36].strip(b"\0") or data[4:8] == b"\xcb\xd4\x31\x94":
+        return True
+    return data[4:8] in (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab") and data[28:36] == base.to_bytes(8)
+
+
 def read_log(store: Path) -> list[dict[str, object]]:
     """The rows of a log, and a row with only a place for each stretch of damage."""
     rows: list[dict[str, object]] = []
@@ -66,7 +73,7 @@ def read_log(store: Path) -> list[dict[str, object]]:
             after = next(
                 (q for q in range(p + 1, len(data)) if data[q + 5 : q + 6] == b"\xa3" and good(data, q, base)), 0
             )
-            if not after and path == names[-1]:
+            if not after and path == names[-1] and (p or is_segment(data, base)):
                 break
             rows.append({"physicalOffset": base + p, "size": (after or len(data)) - p, "crcOk": False})
             p = after or len(data)

@@ -95,6 +95,18 @@ def test_random_logs_read_alike(kernel: Any, made: list[Record], splits: int, da
         assert without_bytes(read(store, splits, onBadRecord="row")) == want
 
 
+@pytest.mark.parametrize("kernel", DECODERS)
+@pytest.mark.parametrize("stored_ms", [-(1 << 63), (1 << 63) - 2])
+def test_a_moment_that_cannot_be_is_no_reason_to_leave_a_row_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Any, stored_ms: int
+) -> None:
+    """A bit that was flipped: nobody had asked for messages of some time only, and there were fewer rows, and no error."""
+    monkeypatch.setattr(batches, "kernel", kernel)
+    first, second, third = many(3)
+    write_log(tmp_path, (first, replace(second, stored_ms=stored_ms), third))
+    assert [row["partition"] for row in read(tmp_path)] == [0, 1, 2]
+
+
 def test_damage_fails_is_skipped_or_is_a_row(tmp_path: Path) -> None:
     stored = write_log(tmp_path, many(20), size=1 << 16)
     path = tmp_path / "commitlog" / ("0" * 20)

@@ -17,6 +17,10 @@ Records = NDArray[np.void]
 ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 """An entry of a consume queue; the code is of the tags, or the moment of delivery."""
 
+FIRST_MS: Final = -(1 << 63)
+"""No moment is before this: a bit that was flipped in a record makes any number of 64 bits one."""
+LAST_MS: Final = (1 << 63) - 1
+
 Bits = Octets
 """A bitmap, the lowest bit first."""
 Binary = tuple[Octets | None, Ints, Octets, int]

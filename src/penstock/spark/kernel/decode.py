@@ -24,7 +24,7 @@ import cython
 import numpy as np
 
 from penstock.errors import Corrupt
-from penstock.spark.kernel.buffers import Ints
+from penstock.spark.kernel.buffers import FIRST_MS, LAST_MS, Ints
 from penstock.spark.kernel.inflate import inflate as inflate_body
 
 if cython.compiled:
@@ -37,8 +37,6 @@ else:
     from penstock.octets import address, be16, be32, be64, crc32, find, same, ube32
     from penstock.spark.kernel import rowtable
     from penstock.wire import fields, layout
-
-_EVER = 1 << 62  # later than any moment
 
 
 class Decoder:
@@ -64,8 +62,8 @@ class Decoder:
         self._topics = b""
         self.topics = address(self._topics)
         self.topics_size = 0
-        self.since = -_EVER
-        self.before = _EVER
+        self.since = FIRST_MS
+        self.before = LAST_MS
         self.verify = False
         self.raw = False
         self.halves = False

@@ -15,7 +15,19 @@ import pyarrow as pa
 from penstock.errors import Corrupt
 from penstock.octets import crc32
 from penstock.spark.kernel import rowtable
-from penstock.spark.kernel.buffers import Binary, Bits, Flags, Ints, Longs, Octets, Pairs, Spans, Words
+from penstock.spark.kernel.buffers import (
+    FIRST_MS,
+    LAST_MS,
+    Binary,
+    Bits,
+    Flags,
+    Ints,
+    Longs,
+    Octets,
+    Pairs,
+    Spans,
+    Words,
+)
 from penstock.spark.kernel.inflate import inflate as inflate_body
 from penstock.wire import layout, names
 
@@ -36,7 +48,7 @@ class Decoder:
         self.count = self.rows = 0
         self.last = -1
         self.topics: frozenset[bytes] = frozenset()
-        self.since, self.before = -(1 << 62), 1 << 62
+        self.since, self.before = FIRST_MS, LAST_MS
         self.verify = self.raw = self.halves = False
         self.broken, self.broken_at = 0, -1
         self.bytes: Octets = np.empty(0, np.uint8)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.schedule.delays import TIMERS
 from penstock.spark.kernel import batches
-from penstock.spark.kernel.buffers import DecodedColumns, Flags, Ints, Longs, Octets, RecordDecoder
+from penstock.spark.kernel.buffers import FIRST_MS, LAST_MS, DecodedColumns, Flags, Ints, Longs, Octets, RecordDecoder
 from penstock.spark.kernel.rowtable import KEYS, PROPERTIES, START, STORE, TAGS, TOPIC, UNIQUE
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
@@ -26,7 +26,6 @@ from penstock.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from penstock.wire.record import java_hash
 
 _DUE = tuple((timer.name.encode(), timer.unit, int(timer.relative)) for timer in TIMERS)
-_NEVER = 1 << 62
 _MULTIPLIER = np.uint32(31)
 
 
@@ -71,7 +70,7 @@ class LogWindow:
 def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[LogWindow | Damage]:
     """The records of a piece and the damage between them, in order."""
     decoder = batches.decoder_of()
-    decoder.choose((), -_NEVER, _NEVER, False, True, True)
+    decoder.choose((), FIRST_MS, LAST_MS, False, True, True)
     levels = delay_levels(MESSAGE_DELAY_LEVEL) if delays is None else delays
     for found in logfiles.walk(piece, decoder):
         if isinstance(found, Damage):

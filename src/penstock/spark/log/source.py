@@ -175,6 +175,7 @@ class LogPartition(InputPartition):
 def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entries]) -> Iterator[pa.RecordBatch]:
     """The rows of these parts, in the order of the log (of the queue, when read through its entries)."""
     from penstock.spark.kernel.batches import Batches, decoder_of
+    from penstock.spark.kernel.buffers import FIRST_MS, LAST_MS
 
     keep_memory()
     make = Batches(
@@ -186,8 +187,8 @@ def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entri
     since, before = options.starting_timestamp, options.ending_timestamp
     make.decoder.choose(
         tuple(topic.encode() for topic in options.topics),
-        -(1 << 62) if since is None else since,
-        1 << 62 if before is None else before,
+        FIRST_MS if since is None else since,
+        LAST_MS if before is None else before,
         options.verify == "crc" and options.on_bad_record != "row",
         options.on_bad_record == "row",
     )
