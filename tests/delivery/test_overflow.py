@@ -138,6 +138,27 @@ def test_a_full_disk_is_not_tried_with_every_message(tmp_path: Path) -> None:
     backend.close()
 
 
+def test_what_was_refused_long_ago_is_no_reason(tmp_path: Path) -> None:
+    """The consumer took all of it, and the disk has room again: a publish was refused without a try."""
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1_000, backend)
+    body = bytes(1_000)
+    many = [message_data(1, 0, n, body) for n in range(4_000)]
+    for _ in range(2):
+        source.put(many[:1_000])
+        source.put(many[1_000:])
+        backend.full = not backend.writes
+        if backend.full:
+            with pytest.raises(DiskFull):
+                source.put(many[:1])
+            assert len(taken(source)) == 4_000
+            backend.full = False
+            backend.writes.append(0)
+    source.put(many[:1])
+    assert backend.writes == [0, 3_001]
+    backend.close()
+
+
 def test_without_a_disk_nothing_rests() -> None:
     source = MemorySource(1_000, None)
     source.put([data(n) for n in range(1_500)])

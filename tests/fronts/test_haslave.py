@@ -51,6 +51,25 @@ def accept(session: SlaveSession, **other: Any) -> bytes:
     return ha.accept(answer, answer.epochs[-1].number, b"", session.nonce)
 
 
+def feeding(folder: Path) -> tuple[LogStore, Callable[..., bytes]]:
+    """A master's log, and what gives the frame of the next message of it."""
+    master = LogStore(folder)
+    master.open()
+    draft = Draft()
+    draft.queue = master.queue(b"T", 0)
+    feeder = Feeder(master, 0)
+
+    def data(flags: int = 0, size: int = 100) -> bytes:
+        draft.set_body(b"x" * size)
+        assert master.append(draft) == status.OK
+        assert feeder.next(1 << 20)
+        sums, records = feeder.parts()
+        positions = haframe.Positions(feeder.begin, master.end_position, 0, 0, 0)
+        return ha.data(EPOCH.number, positions, sums, bytes(records), flags=flags)
+
+    return master, data
+
+
 def frames(data: bytes) -> list[int]:
     kinds, at = [], 0
     while at < len(data):
@@ -122,19 +141,7 @@ def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(slave:
 @pytest.mark.parametrize("full", [True, False])
 def test_people_are_told_that_its_disk_takes_nothing(slave: Broker, tmp_path: Path, full: bool) -> None:
     """It connects, is sent the log, and leaves again each second: its master has no row for it."""
-    master = LogStore(tmp_path / "a")
-    master.open()
-    draft = Draft()
-    draft.queue = master.queue(b"T", 0)
-    draft.set_body(b"x" * 100)
-    feeder = Feeder(master, 0)
-
-    def data() -> bytes:
-        assert master.append(draft) == status.OK
-        assert feeder.next(1 << 20)
-        sums, records = feeder.parts()
-        positions = haframe.Positions(feeder.begin, master.end_position, 0, 0, 0)
-        return ha.data(EPOCH.number, positions, sums, bytes(records))
+    master, data = feeding(tmp_path / "a")
 
     def run(front: HaFront) -> None:
         def no_room(fd: int, at: int, length: int) -> None:
@@ -216,19 +223,7 @@ def test_one_that_asks_hears_nothing_of_another_set(slave: Broker) -> None:
 
 
 def test_an_ack_that_nobody_waits_for_waits_for_more(slave: Broker, tmp_path: Path) -> None:
-    master = LogStore(tmp_path / "a")
-    master.open()
-    draft = Draft()
-    draft.queue = master.queue(b"T", 0)
-    draft.set_body(b"x" * 100)
-    feeder = Feeder(master, 0)
-
-    def data(flags: int) -> bytes:
-        assert master.append(draft) == status.OK
-        assert feeder.next(1 << 20)
-        sums, records = feeder.parts()
-        positions = haframe.Positions(feeder.begin, master.end_position, 0, 0, 0)
-        return ha.data(EPOCH.number, positions, sums, bytes(records), flags=flags)
+    master, data = feeding(tmp_path / "a")
 
     def run(front: HaFront) -> None:
         session = SlaveSession(front, "127.0.0.1:9", lambda: None)
@@ -256,8 +251,7 @@ def test_an_ack_that_nobody_waits_for_waits_for_more(slave: Broker, tmp_path: Pa
         assert acked(PACE_MS) == [master.end_position]
         told(session, data(hawords.NO_HURRY))
         assert acked(PACE_MS) == []
-        draft.set_body(b"y" * UNSAID_BYTES_MAX)
-        told(session, data(hawords.NO_HURRY))
+        told(session, data(hawords.NO_HURRY, UNSAID_BYTES_MAX))
         assert acked(PACE_MS) == [master.end_position]
         assert front.broker.store.end_position == master.end_position
         session.lost()

@@ -88,8 +88,8 @@ class Overflow:
         """What gathered before the last call, and rests, goes to the backend. Whether something gathers now. StoreError: it stays
         in memory.
         """
+        self._owed = 0
         if self.gathered.count > 0 and self._rests:
-            self._owed = 0
             self._write(self.gathered.runs())
         self._rests = self.gathered.count > 0
         return self._rests
@@ -126,6 +126,7 @@ class Overflow:
         if self.gathered.count == 0:
             return False
         self._rests = False
+        self._owed = 0  # what was refused is another thing by now
         while self.gathered.count > 0 and queue.count < most:
             queue.add_run(self.gathered.take_run(most - queue.count))
         return True
