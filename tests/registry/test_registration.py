@@ -97,6 +97,36 @@ def test_what_cannot_be_right(nsq: Any) -> None:
         read_registration(fields, json.dumps({"nsq": nsq}).encode())
 
 
+@pytest.mark.parametrize("body", [b"[1]", b"5", b"null", b'"nsq"', b"{"])
+def test_a_body_that_is_no_object_is_refused(names: NameServer, body: bytes) -> None:
+    ext = {
+        "brokerName": "broker-a", "brokerAddr": "192.0.2.1:10911", "clusterName": "c", "brokerId": "0", "haServerAddr": "",
+    }  # fmt: skip
+    answer = names.handle(Peer("192.0.2.1:5000"), RemotingCommand(RequestCode.REGISTER_BROKER, ext, body), 0)
+    assert answer is not None
+    assert answer.code == 1
+    assert "no JSON" in str(answer.remark)
+
+
+@pytest.mark.parametrize("perm", [6.0, True, None, [6], "6", 2**70])
+def test_a_number_is_a_number_beside_another_topic_too(perm: Any) -> None:
+    """To a dictionary 6.0 is 6."""
+    fields = {
+        "brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0, "haServerAddr": "",
+        "compressed": False, "bodyCrc32": 0, "epoch": None,
+    }  # fmt: skip
+    table: dict[str, Any] = {"first": {"perm": 6}, "second": {}, "third": {"perm": 4, "readQueueNums": 1}}
+
+    def body() -> bytes:
+        return json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": table}}).encode()
+
+    topics = read_registration(fields, body()).topics
+    assert [(topics[name].perm, topics[name].read_count) for name in table] == [(6, 16), (6, 16), (4, 1)]
+    table["fourth"] = {"perm": perm}
+    with pytest.raises(Refused, match="perm is not a number"):
+        read_registration(fields, body())
+
+
 def test_nobody_registers_another_machine_s_listener(names: NameServer) -> None:
     ext = {
         "brokerName": "broker-a", "brokerAddr": "192.0.2.1:10911", "clusterName": "c", "brokerId": "0", "haServerAddr": "",

@@ -17,7 +17,7 @@ from isal import isal_zlib
 from penstock.errors import Refused, WireError
 from penstock.registry.routes import Registration, TopicQueues, Version
 from penstock.wire.codes import Fields
-from penstock.wire.fastjson import loads
+from penstock.wire.fastjson import JsonObject, loads
 from penstock.wire.layout import CRC_MASK
 
 BODY_BYTES_MAX = 64 << 20  # after decompression
@@ -48,8 +48,9 @@ def read_registration(fields: Fields, body: bytes) -> Registration:
     if fields["compressed"]:
         version, topics = _read_compressed(body)
     else:
-        version, topics = _read_plain(body)
-        nsq_address, nsq_topics, nsq_changes = _read_nsq(body)
+        value = _read_object(body)
+        version, topics = _read_plain(value)
+        nsq_address, nsq_topics, nsq_changes = _read_nsq(value)
     if len(topics) > TOPICS_MAX:
         raise Refused(f"{len(topics)} topics, at most {TOPICS_MAX}")
     for topic in topics:
@@ -128,30 +129,38 @@ def _queues(read: int, write: int, perm: int, sys_flag: int) -> TopicQueues:
     return TopicQueues(read, write, perm, sys_flag)
 
 
-def _read_plain(body: bytes) -> tuple[Version | None, dict[str, TopicQueues]]:
-    if not body:
-        return None, {}
+def _read_object(body: bytes) -> JsonObject:
+    """A plain body; nothing is an empty one."""
     try:
-        value = loads(body)
+        value = loads(body) if body else {}
     except WireError:
         raise Refused("the body is no JSON") from None
-    wrapper = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise Refused("the body is no JSON object")
+    return value
+
+
+def _read_plain(value: JsonObject) -> tuple[Version | None, dict[str, TopicQueues]]:
+    wrapper = value.get("topicConfigSerializeWrapper")
     if wrapper is None:
         return None, {}
     table = wrapper.get("topicConfigTable") or {} if isinstance(wrapper, dict) else None
     if not isinstance(table, dict):
         raise Refused("the body holds no topic table")
     topics = {}
+    alike: dict[tuple[int, int, int, int], TopicQueues] = {}  # of ten thousand topics most are
     for topic, config in table.items():
         if not isinstance(config, dict):
             raise Refused("the body holds no topic table")
-        config = {"readQueueNums": 16, "writeQueueNums": 16, "perm": 6, **config}
-        topics[topic] = _queues(
-            _int(config, "readQueueNums"),
-            _int(config, "writeQueueNums"),
-            _int(config, "perm"),
-            _int(config, "topicSysFlag"),
-        )
+        read, write = config.get("readQueueNums", 16), config.get("writeQueueNums", 16)
+        perm, flag = config.get("perm", 6), config.get("topicSysFlag", 0)
+        whole = type(read) is type(write) is type(perm) is type(flag) is int  # to a dictionary 4.0 and true are integers as well
+        queues = alike.get((read, write, perm, flag)) if whole else None
+        if queues is None:
+            config = {"readQueueNums": read, "writeQueueNums": write, "perm": perm, "topicSysFlag": flag}
+            queues = _queues(*[_int(config, name) for name in config])
+            alike[read, write, perm, flag] = queues
+        topics[topic] = queues
     version = wrapper.get("dataVersion")
     return (None if version is None else _version(version)), topics
 
@@ -160,11 +169,11 @@ _Nsq = tuple[str, frozenset[str] | None, dict[str, bool]]
 _NO_NSQ: _Nsq = ("", frozenset(), {})
 
 
-def _read_nsq(body: bytes) -> _Nsq:
+def _read_nsq(value: JsonObject) -> _Nsq:
     """The NSQ address that our brokers add, their queue topics (None where only changes are told), and the changes: whether
     each is there now. Empty when there are none.
     """
-    side = loads(body).get("nsq") if body else None
+    side = value.get("nsq")
     if side is None:
         return _NO_NSQ
     if not isinstance(side, dict):
