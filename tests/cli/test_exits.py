@@ -22,6 +22,7 @@ from access.people import SECRET, user, write
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.main import main
 from penstock.cli.tools import first_sentence
+from penstock.fronts.requests.queues import QueueCalls
 from penstock.security import Security
 from penstock.testing import Broker
 
@@ -163,6 +164,18 @@ def test_the_port_of_a_broker_as_that_of_the_registry() -> None:
             done = CliRunner().invoke(main, [*words, "-n", broker.remoting])
             assert done.exit_code == 1
             assert "Is -n the port of a registry (9876)?" in done.output
+
+
+def test_a_broker_that_knows_no_request_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As RocketMQ's own does not; its registry is the right one."""
+    monkeypatch.setattr(QueueCalls, "TABLE", {})
+    with Broker() as broker:
+        for words in (["topic", "ls"], ["channel", "ls"], ["peek", "t"]):
+            done = CliRunner().invoke(main, [*words, "-n", broker.registry])
+            assert done.exit_code == 1
+            assert "Is -n the port of a registry" not in done.output
+            assert "The broker is RocketMQ's, or an older Penstock" in done.output
+        assert CliRunner().invoke(main, ["group", "ls", "-n", broker.registry]).exit_code == 0
 
 
 def test_who_may_not(tmp_path: Path) -> None:

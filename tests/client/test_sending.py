@@ -73,6 +73,7 @@ def test_batch() -> None:
     request = batch_request("P", [Message("T", b"1", tags="a"), Message("T", b"2", flag=9)], QUEUE, ["I1", "I2"], 0)
     items = decode_batch(request.body)
     assert (request.code, request.ext["m"]) == (320, "true")
+    assert request.ext["i"] == "", "RocketMQ would give each message the properties of the batch"
     assert [(item.body, item.flag) for item in items] == [(b"1", 0), (b"2", 9)]
     assert parse_properties(items[0].properties.decode()) == {"UNIQ_KEY": "I1", "TAGS": "a"}
     for bad in (

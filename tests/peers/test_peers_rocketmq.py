@@ -12,6 +12,7 @@ from spark_bulk import read
 from certificates import Certificate
 from peers.conftest import Lines
 from peers.rocketmq_broker import SEGMENT_BYTES, Installed, Rocketmq
+from penstock import Admin, Message, Producer, PullConsumer
 from penstock.spark import schema
 from penstock.spark.pipelines import audit, reindex
 from penstock.testing import Broker
@@ -125,6 +126,24 @@ def test_both_brokers_go_on_with_each_others_folder(installed: Installed, tmp_pa
         assert [one for one in result.findings if one.level != "note"] == []
         rows = read(theirs.store, 3, tuple(schema.BY_NAME), topics=TOPIC, useConsumeQueue="true")
         assert ordered([plain(row) for row in rows]) == [as_we_write_hosts(line) for line in held]
+
+
+def test_messages_of_our_batches_keep_their_ids(installed: Installed, tmp_path: Path) -> None:
+    with Rocketmq(installed, tmp_path) as theirs, Producer(theirs.registry) as producer:
+        sends = [producer.send_nowait(Message(TOPIC, b"n%d" % number)) for number in range(50)]
+        batch = producer.send_batch([Message(TOPIC, b"b%d" % number) for number in range(10)])
+        sent = {b"n%d" % number: send.result().msg_id for number, send in enumerate(sends)}
+        sent |= {b"b%d" % number: msg_id for number, msg_id in enumerate(batch.msg_ids)}
+        with Admin(theirs.registry) as admin:
+            stored = [admin.message(of).msg_id for of in batch.offset_msg_ids]
+        found: dict[bytes, str] = {}
+        with PullConsumer(theirs.registry) as consumer:
+            consumer.assign(TOPIC, start="first")
+            while len(found) < len(sent):
+                for messages in consumer.getmany().values():
+                    found |= {message.body: message.msg_id for message in messages}
+    assert found == sent
+    assert stored == list(batch.msg_ids)
 
 
 def test_request_reply_goes_as_with_the_original(installed: Installed, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from penstock.cli.tools import NamedPath, Whole, end_unread, printable
-from penstock.errors import INTERRUPTED, ConfigError, PenstockError, StoreError
+from penstock.errors import INTERRUPTED, BrokerRefused, ConfigError, PenstockError, StoreError
 from penstock.version import __version__
 
 if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
@@ -38,6 +38,12 @@ REFUSALS = {
     22: "`penstock delayed ls`, `penstock peek TOPIC` and `penstock message find TOPIC KEY` show what there is.",
     26: "`penstock group ls` lists the groups.",
 }
+# The same code, where the request is one that RocketMQ does not have: 77001 and so on (docs/protocol.md).
+OWN_REQUEST = "request type 77"
+NOT_OURS = (
+    "The broker is RocketMQ's, or an older Penstock: `penstock broker ls` tells its version. `penstock group ls`, "
+    "`topic info`, `message find` and `tail` ask for nothing of Penstock's own."
+)
 DENIED = "`penstock user ls` shows who may what; `penstock user grant` gives a right. Who calls says PENSTOCK_USER."
 # And about a file.
 FILE_HINTS = {
@@ -191,6 +197,8 @@ def _next_step(error: PenstockError) -> str:
         return DENIED
     if isinstance(error, StoreError) and isinstance(error.__cause__, OSError):
         return FILE_HINTS.get(error.__cause__.errno or 0, "")
+    if isinstance(error, BrokerRefused) and OWN_REQUEST in error.remark:
+        return NOT_OURS
     return HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
 
 

@@ -13,9 +13,7 @@ from penstock.client.sending import send_header, send_request
 from penstock.client.uniquekeys import ADDRESS_BYTES, SALT_BYTES, UniqueKeys
 from penstock.clock import Clock
 from penstock.message import Message
-from penstock.wire import names
 from penstock.wire.codes import RequestCode
-from penstock.wire.record import format_properties
 from penstock.wire.remoting import RemotingCommand
 
 if cython.compiled:
@@ -92,8 +90,11 @@ def batch_request(
     now_ms: int,
     body: bytes | None = None,
 ) -> RemotingCommand:
-    """The request for a batch, stored whole or not at all; `body` is its `batch_body` where that was made before."""
+    """The request for a batch, stored whole or not at all; `body` is its `batch_body` where that was made before.
+
+    It has no properties of its own: RocketMQ puts those behind each message's, where they win. An id here would be the id of all.
+    """
     body = body or batch_body(messages, uniq_keys)
-    ext = send_header(group, queue, 0, now_ms, 0, format_properties({names.UNIQUE_KEY: uniq_keys[0]}))
+    ext = send_header(group, queue, 0, now_ms, 0, "")
     ext["m"] = "true"
     return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext, body)
