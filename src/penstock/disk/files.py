@@ -20,7 +20,7 @@ import resource
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -142,6 +142,7 @@ class Files:
 
     refusals = cached_property(lambda _: Refusals())
     given_up = ""  # why no name may come, change or go, and nothing is durable
+    when_unwritten: Callable[[], None] | None = None  # a flush has failed: called in the thread that flushed
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
 
@@ -300,7 +301,17 @@ class Files:
         try:
             os.fdatasync(fd)
         except OSError as error:
-            raise _failed(error, "a flush") from error
+            raise self._unwritten(error, "a flush") from error
+
+    def _unwritten(self, error: OSError, what: str) -> StoreError:
+        if self.when_unwritten is not None:
+            self.when_unwritten()
+        return _failed(error, what)
+
+    def forget(self, fd: int, at: int, length: int) -> None:
+        """Let these bytes be what the disk has, as far as they are not mapped or on their way there; for who has them."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, at, length, os.POSIX_FADV_DONTNEED)
 
     def device(self, file: int | Path) -> int | None:
         """The number of the file system that a file, or what a descriptor stands for, lies on; None when it is gone."""
@@ -336,7 +347,7 @@ class Files:
             return False
         if libc.syncfs(fd):
             number = ctypes.get_errno()
-            raise _failed(OSError(number, os.strerror(number)), "a flush of the file system")
+            raise self._unwritten(OSError(number, os.strerror(number)), "a flush of the file system")
         return True
 
     def check_written(self, fd: int) -> bool:
@@ -348,7 +359,7 @@ class Files:
             number = ctypes.get_errno()
             if number in _NO_CALL:
                 return False
-            raise _failed(OSError(number, os.strerror(number)), "a flush")
+            raise self._unwritten(OSError(number, os.strerror(number)), "a flush")
         return True
 
     def sync_folder(self, folder: Path) -> None:
