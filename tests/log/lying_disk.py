@@ -36,6 +36,7 @@ class LyingFiles(Files):
         self._room: dict[int, int] = {}  # by inode: allocated up to here
         self._content: dict[int, bytes] = {}  # by inode: as of the last flush
         self._names: dict[Path, dict[str, int]] = {root: {}}  # by folder: as of its last flush
+        self._refused: dict[int, dict[int, bytes]] = {}  # by inode and place: pages that a failed flush was for
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         fd = super().open(path, create=create, writable=writable)
@@ -60,15 +61,34 @@ class LyingFiles(Files):
             super().write(fd, at, data[: self.written_at_most])
             raise Killed
         super().write(fd, at, data)
+        refused = self._refused.get(os.fstat(fd).st_ino, {})
+        for page in [page for page in refused if at < page + PAGE and page < at + len(data)]:
+            del refused[page]
 
     def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         self.write(fd, at, b"".join(parts))
 
     def datasync(self, fd: int) -> None:
         self.flushes += 1
+        inode, now = os.fstat(fd).st_ino, self._now(fd)
         if self.fail_flush:
+            durable = self._content.get(inode, b"").ljust(len(now), b"\0")
+            refused = self._refused.setdefault(inode, {})
+            for at in range(0, len(now), PAGE):
+                if now[at : at + PAGE] != durable[at : at + PAGE]:
+                    refused[at] = now[at : at + PAGE]
+            for call in self.when_unwritten:
+                call()
             raise StoreError("Input/output error (by order of the test)")
-        self._content[os.fstat(fd).st_ino] = self._now(fd)
+        self._content[inode] = self._on_disk(inode, now)
+
+    def _on_disk(self, inode: int, now: bytes) -> bytes:
+        """What can reach the disk of a file's contents."""
+        out, durable = bytearray(now), self._content.get(inode, b"").ljust(len(now), b"\0")
+        for at, page in self._refused.get(inode, {}).items():
+            if now[at : at + PAGE] == page:  # nobody has written there since
+                out[at : at + PAGE] = durable[at : at + len(page)]
+        return bytes(out)
 
     def sync_folder(self, folder: Path) -> None:
         if self.fail_flush:
@@ -125,7 +145,7 @@ class LyingFiles(Files):
                 self._restore(Path(here.path), to / name)
                 continue
             durable = self._content.get(inode)
-            current = Path(here.path).read_bytes() if here is not None else None
+            current = self._on_disk(inode, Path(here.path).read_bytes()) if here is not None else None
             if durable is None and current is None:
                 continue
             (to / name).write_bytes(self._mix(durable, current))

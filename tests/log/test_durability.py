@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
-from store_parts import make, put
+from store_parts import SMALL, make, put
 
 from penstock import words
 from penstock.disk.files import Files
@@ -179,3 +180,62 @@ def test_a_flush_that_finds_no_descriptor_waits_for_one(tmp_path: Path, caplog: 
     run_now(store.upkeep.take_flush(now_ms + 600), now_ms + 600)
     assert (durability.flushed, durability.error) == (store.end_position, None)
     store.close()
+
+
+class ToldOnce(Files):
+    """As Linux: a write that failed is told of once at each descriptor that was open, and at a new one while nobody knows."""
+
+    def __init__(self) -> None:
+        self._ignorant: set[int] = set()
+        self._open: set[int] = set()
+        self._known = True
+
+    def fail(self) -> None:
+        """The kernel could not write out a page."""
+        self._ignorant, self._known = set(self._open), False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        fd = super().open(path, create=create, writable=writable)
+        if path.parent.name == "commitlog":
+            self._open.add(fd)
+            if not self._known:
+                self._ignorant.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._open.discard(fd)
+        self._ignorant.discard(fd)
+        super().close(fd)
+
+    def datasync(self, fd: int) -> None:
+        if fd in self._ignorant:
+            self._ignorant.discard(fd)
+            self._known = True
+            raise StoreError("Input/output error (by order of the test)")
+        super().datasync(fd)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_flush_ahead_takes_no_failure_from_those_who_wait(tmp_path: Path, again: bool) -> None:
+    """Pages are made ahead, and flushed with whatever was written before them."""
+    files = ToldOnce()
+    options = msgspec.structs.replace(SMALL, mapped_file_size_commit_log=1 << 23, prefault_bytes=1 << 20)
+    store = make(tmp_path, files=files, options=options)
+    store.open()
+    put(store, b"first")
+    if again:
+        store.close()
+        store = make(tmp_path, files=files, options=options)
+        store.open()
+    preparer = store.upkeep.preparer
+    assert preparer is not None
+    for _ in range(2):
+        put(store, bytes(100_000))
+        files.fail()
+        job = preparer.take(0)
+        assert job is not None
+        run_now([job], 0)
+    run_now([store.durability.start(0)], 0)
+    assert store.durability.error is not None
+    assert store.durability.flushed < store.end_position
+    store.close(clean=False)

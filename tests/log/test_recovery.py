@@ -17,7 +17,7 @@ from store_parts import SMALL, bodies, contents, make, put, snapshot, work
 
 from penstock.clock import FakeClock
 from penstock.disk.job import run_now
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreError
 from penstock.log import status
 from penstock.log.draft import Draft
 from penstock.log.reading import ReadResult
@@ -280,6 +280,35 @@ def test_a_failed_flush_is_final(tmp_path: Path) -> None:
     assert store.healthy
     put(store, b"again")
     store.close()
+
+
+@pytest.mark.parametrize("fails_again", [False, True])
+def test_what_a_failed_flush_was_for_is_written_once_more(tmp_path: Path, fails_again: bool) -> None:
+    """The kernel calls it written, shows it to the next start as it would any reader, and forgets it."""
+    files = LyingFiles(tmp_path / "store")
+    store = filled(tmp_path / "store", 100, files=files)
+    for n in range(100, 150):
+        put(store, b"m%d" % n, queue_id=n % 2)  # answered: level os
+    files.fail_flush = True
+    flush_log(store)
+    assert not store.healthy
+    store.close(clean=False)
+    if fails_again:
+        again = make(tmp_path / "store", files=files)
+        with pytest.raises(StoreError):
+            again.open()
+        again.close(clean=False)
+    files.fail_flush = False
+    found = filled(tmp_path / "store", 0, files=files)
+    for n in range(150, 200):
+        put(found, b"m%d" % n, queue_id=n % 2)
+    work(found)
+    assert found.healthy
+    assert everything(found) == EXPECTED
+    found.close()
+    files.power_cut(tmp_path / "cut")
+    assert everything(filled(tmp_path / "cut", 0)) == EXPECTED
+    assert not (tmp_path / "store" / "unwritten").exists()
 
 
 def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:

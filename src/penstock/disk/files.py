@@ -20,7 +20,7 @@ import resource
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -108,6 +108,22 @@ def _failed(error: OSError, what: object) -> StoreError:
     return StoreError(f"{what}: {error.strerror}")
 
 
+def _no_calls(_: object) -> list[Callable[[], None]]:
+    return []
+
+
+def _not_flushed(files: Files, error: OSError, what: str) -> StoreError:
+    for call in files.when_unwritten:
+        call()
+    return _failed(error, what)
+
+
+def forget(fd: int, at: int, length: int) -> None:
+    """Let these bytes be what the disk has, as far as they are not mapped or on their way there; for whoever has them."""
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(fd, at, length, os.POSIX_FADV_DONTNEED)
+
+
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
@@ -141,6 +157,7 @@ class Files:
     """The real disk. Every failure is a `StoreError`, no room a `DiskFull`, no descriptor a `NoDescriptor`."""
 
     refusals = cached_property(lambda _: Refusals())
+    when_unwritten = cached_property(_no_calls)  # a flush has failed: called in the thread that flushed
     given_up = ""  # why no name may come, change or go, and nothing is durable
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
@@ -300,7 +317,7 @@ class Files:
         try:
             os.fdatasync(fd)
         except OSError as error:
-            raise _failed(error, "a flush") from error
+            raise _not_flushed(self, error, "a flush") from error
 
     def device(self, file: int | Path) -> int | None:
         """The number of the file system that a file, or what a descriptor stands for, lies on; None when it is gone."""
@@ -336,7 +353,7 @@ class Files:
             return False
         if libc.syncfs(fd):
             number = ctypes.get_errno()
-            raise _failed(OSError(number, os.strerror(number)), "a flush of the file system")
+            raise _not_flushed(self, OSError(number, os.strerror(number)), "a flush of the file system")
         return True
 
     def check_written(self, fd: int) -> bool:
@@ -348,7 +365,7 @@ class Files:
             number = ctypes.get_errno()
             if number in _NO_CALL:
                 return False
-            raise _failed(OSError(number, os.strerror(number)), "a flush")
+            raise _not_flushed(self, OSError(number, os.strerror(number)), "a flush")
         return True
 
     def sync_folder(self, folder: Path) -> None:

@@ -106,7 +106,13 @@ class Segment:
         fd = self.fd
         if fd >= 0:
             self.files.datasync(fd)
-            return
+        else:
+            self.datasync_beside()
+
+    def datasync_beside(self) -> None:
+        """The same for whoever nobody waits for. Linux tells each descriptor once of a write that failed: whoever answers for
+        these bytes is to hear it from the one that `datasync` uses.
+        """
         fd = self.files.open(self.path)
         try:
             self.files.datasync(fd)

@@ -202,7 +202,7 @@ class Preparer:
         # Flushed now, the pages are allocated for good and small commits later are cheap. When the log is right behind, its
         # own flushes do that, and waiting for this one would leave it to fault its pages in by itself.
         if segment.first + begin - self.log.end > self.prefault_bytes // 2:
-            segment.datasync()
+            segment.datasync_beside()
 
     def _job(self, run: Callable[[], None]) -> Job:
         self._running = True

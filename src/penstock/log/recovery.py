@@ -17,9 +17,11 @@ Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twic
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import msgspec
 
+from penstock.disk import unwritten
 from penstock.disk.folderlock import FolderLock
 from penstock.errors import Locked, StoreError
 from penstock.log import checkpoint as marks
@@ -55,6 +57,8 @@ class _Recoverer:
         files.make_folder(self.folder)
         self.contents.mend_names()
         self.upkeep.lock = FolderLock(self.folder / "lock", files)
+        files.when_unwritten.append(partial(unwritten.note, files, self.folder))
+        unwritten.write_again(files, self.folder)
         identity = self.contents.identity()
         report.epoch = self.upkeep.epoch = identity.epoch
         aborted = marks.abort_text(self.folder)

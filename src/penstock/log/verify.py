@@ -353,7 +353,7 @@ def inspect(path: Path) -> Iterator[dict[str, object]]:
         return iter([{"kind": "text", "text": path.read_bytes()[:200].decode("utf-8", "replace").strip()}])
     if name == "data.mdb":
         return _inspect_schedule(path)
-    if name in ("lock.mdb", "reserve", "history.bin"):
+    if name in _ABOUTS:
         return iter([{"kind": "bytes", "size": path.stat().st_size, "about": _ABOUTS[name]}])
     raise StoreError(f"{path} is none of the files of a store")
 
@@ -361,6 +361,7 @@ def inspect(path: Path) -> Iterator[dict[str, object]]:
 _ABOUTS = {
     "lock.mdb": "LMDB's readers; nothing is kept in it",
     "reserve": "room for a start on a full disk",
+    "unwritten": "a flush has failed; the next start writes once more what it was for",
     "history.bin": "rates and lag; the console and GET /api/history show them",
 }
 
