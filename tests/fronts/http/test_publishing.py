@@ -77,3 +77,15 @@ def test_at_level_disk_there_is_a_ticket(side: Side) -> None:
     side.turn()
     assert told == [True]
     assert EXITING.status == 503
+
+
+def test_a_refusal_is_logged_once_a_minute(side: Side, caplog: pytest.LogCaptureFixture) -> None:
+    asked = publishing(side)
+    side.queueing.topic(b"t")
+    side.queueing.flush.healthy, side.queueing.flush.error = False, "it broke"
+    for _ in range(3):
+        for _ in range(100):
+            assert asked.publish("/pub", b"topic=t", b"x") == EXITING
+        side.turn(30_000)
+    assert caplog.text.count("not published topic=b't' reason=") == 2
+    side.queueing.flush.healthy, side.queueing.flush.error = True, ""

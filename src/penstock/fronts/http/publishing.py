@@ -14,6 +14,7 @@ from penstock.broker.nsq.copied import CopyTicket
 from penstock.broker.nsq.flush import Ticket
 from penstock.broker.nsq.topics import Topic
 from penstock.errors import Refused
+from penstock.faults import Told
 from penstock.fronts.site import OK, Answer, Request, Site, error, parse_query, refuse, valid_name
 
 log = logging.getLogger("penstock.http")
@@ -39,6 +40,7 @@ class Publishing:
         self.broker = broker
         self.config = broker.config
         self.site = site
+        self._told = Told()  # a client may ask ten thousand times a second, as long as a disk is full
 
     def body_max(self, path: str) -> int:
         """The longest body of /pub or /mpub."""
@@ -72,7 +74,8 @@ class Publishing:
         try:
             ticket = self.broker.queueing.publish(topic, bodies, defer_ms)
         except Refused as refused:
-            log.warning("not published topic=%s reason=%s", ascii(topic.name), refused)
+            if self._told.is_news(f"{topic.name!r} {refused}", self.broker.mono_ms):
+                log.warning("not published topic=%s reason=%s", ascii(topic.name), refused)
             return EXITING if refused.http >= 500 else error(refused.http, str(refused))
         return OK if ticket is None else ticket
 
@@ -86,7 +89,8 @@ class Publishing:
         try:
             return self.broker.queueing.topic(name.encode(), hasty=hasty)
         except Refused as refused:
-            log.warning("no such topic to write topic=%s reason=%s", name, refused)
+            if self._told.is_news(f"{name} {refused}", self.broker.mono_ms):
+                log.warning("no such topic to write topic=%s reason=%s", name, refused)
             raise refuse(*((503, "EXITING") if refused.http >= 500 else (400, "INVALID_TOPIC"))) from None
 
     def _defer_ms(self, arguments: dict[str, str]) -> int:
