@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from store_parts import make, put
 
+from penstock.cli.main import main
 from penstock.cli.store import store as command
 
 
@@ -40,3 +41,11 @@ def test_a_look_into_a_file(folder: Path) -> None:
     told = CliRunner().invoke(command, ["inspect", "--limit", "3", str(folder / "commitlog" / f"{0:020d}")])
     assert [json.loads(line)["kind"] for line in told.output.splitlines()] == ["record"] * 3
     assert CliRunner().invoke(command, ["inspect", str(folder / "nothing")]).exit_code == 2
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    """What lies at address 0 gives EIO, as a bad part of a disk does."""
+    told = CliRunner().invoke(main, ["store", "inspect", "/proc/self/mem"])
+    assert told.exit_code == 1
+    assert "/proc/self/mem cannot be read to its end: Input/output error" in told.output
+    assert "A part of the disk is bad" in told.output

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import resource
 import subprocess
 from functools import partial
@@ -31,6 +32,18 @@ from penstock.disk.files import (
 )
 from penstock.disk.segments import segment_name
 from penstock.errors import DiskFull, NoDescriptor, StoreError
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    files = Files()
+    folder = os.open(tmp_path, os.O_RDONLY)  # EISDIR, for want of a bad disk
+    try:
+        with pytest.raises(StoreError, match=re.escape(f"a read of {tmp_path} at 7: ")):
+            files.read(folder, 7, 1)
+    finally:
+        os.close(folder)
+    with pytest.raises(StoreError, match="a read of descriptor -1 at 0: "):
+        files.read(-1, 0, 1)
 
 
 def test_a_short_write_goes_on_and_one_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

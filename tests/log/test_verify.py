@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
+import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_parts import make, put, work
@@ -51,6 +55,48 @@ def test_a_flipped_bit_is_named(folder: Path) -> None:
     kinds = [one["kind"] for one in inspect(path)]
     assert kinds.count("damage") == 1
     assert report.records == 199
+
+
+class BadDisk:
+    """Reads of these pages of a file fail, as on a disk with a bad part. A mapping of them would end the process, and is none."""
+
+    def __init__(self, path: Path, begin: int, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.inode, self.bad = path, path.stat().st_ino, range(begin, end)
+        self.read, self.map = os.pread, mmap.mmap
+        monkeypatch.setattr(os, "pread", self.pread)
+        monkeypatch.setattr(mmap, "mmap", self.mmap)
+
+    def pread(self, fd: int, length: int, at: int) -> bytes:
+        if os.fstat(fd).st_ino == self.inode and at < self.bad.stop and self.bad.start < at + length:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self.read(fd, length, at)
+
+    def mmap(self, fd: int, size: int, *args: Any, **kwargs: Any) -> mmap.mmap:
+        if fd >= 0:
+            assert os.fstat(fd).st_ino != self.inode, "SIGBUS"
+        return self.map(fd, size, *args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["commitlog", "checksums", "consumequeue/T/1"])
+def test_a_part_of_the_disk_that_cannot_be_read_is_named(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / name / "00000000000000000000"
+    begin = 8192 if name == "commitlog" else 0
+    end = min(begin + 4096, path.stat().st_size)
+    BadDisk(path, begin, end, monkeypatch)
+    report = verify(folder)
+    assert not report.ok
+    bad = [one for one in report.findings if "cannot be read" in one.why]
+    assert [(one.file, one.position, one.end) for one in bad] == [(f"{name}/{path.name}", begin, end)]
+    if name == "commitlog":
+        (damage,) = [one for one in report.findings if one.level == "damage" and one not in bad]
+        assert damage.position < end
+        assert damage.end > begin
+        assert 0 < report.records < 200
+    else:
+        assert report.records == 200
+    assert list(inspect(path))
 
 
 @pytest.mark.parametrize("name", ["consumequeue/T/1", "index", "checksums", "checkpoint"])

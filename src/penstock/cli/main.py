@@ -54,6 +54,7 @@ FILE_HINTS = {
     errno.ENOSPC: "Make room on that file system, then call it again.",
     errno.ENOSYS: "Does a sandbox (seccomp) refuse this call, or does the kernel not know it? Allow it, or name another place.",
     errno.EPERM: "Does a sandbox (seccomp) refuse this call, or may that file not be changed (lsattr)? Allow it.",
+    errno.EIO: "A part of the disk is bad: docs/operate.md says how to save the folder (A part of the disk cannot be read).",
     errno.ENODEV: "That file system maps no files into memory (FUSE with direct_io, for one): name another place.",
     errno.ENOLCK: "Mount that file system with locks, or name another place.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n, LimitNOFILE), then call it again.",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from penstock.cli.lost import lost
 from penstock.cli.tools import Whole, with_json
+from penstock.errors import StoreError
 
 
 @click.group(cls=Whole)
@@ -78,12 +80,19 @@ def verify(folder: Path, as_json: bool) -> None:
 @click.option("--json", is_flag=True, expose_value=False, help="As it is printed anyway.")
 def inspect(file: Path, limit: int) -> None:
     """Print what is in a file of a store, one JSON object an entry."""
-    from penstock.log.verify import inspect as run
-
-    for number, entry in enumerate(run(file), 1):
+    for number, entry in enumerate(_entries(file), 1):
         click.echo(json.dumps(entry, default=str, ensure_ascii=False))
         if number == limit:
             break
+
+
+def _entries(file: Path) -> Iterator[dict[str, object]]:
+    from penstock.log.verify import inspect as run
+
+    try:
+        yield from run(file)
+    except OSError as error:  # a part of the disk is bad
+        raise StoreError(f"{file} cannot be read to its end: {error.strerror}") from error
 
 
 store.add_command(lost)

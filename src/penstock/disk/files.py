@@ -118,6 +118,14 @@ def _not_flushed(files: Files, error: OSError, what: str) -> StoreError:
     return _failed(error, what)
 
 
+def file_of(fd: int) -> Path:
+    """As the system knows it, for a message: where a part of a disk is bad, which file it is, is all that helps."""
+    try:
+        return Path(os.readlink(f"/proc/self/fd/{fd}"))
+    except OSError:
+        return Path(f"descriptor {fd}")
+
+
 def forget(fd: int, at: int, length: int) -> None:
     """Let these bytes be what the disk has, as far as they are not mapped or on their way there; for whoever has them."""
     with contextlib.suppress(OSError):
@@ -282,7 +290,7 @@ class Files:
             while len(data) < length and (more := os.pread(fd, length - len(data), at + len(data))):
                 data += more
         except OSError as error:
-            raise _failed(error, "a read") from error
+            raise _failed(error, f"a read of {file_of(fd)} at {at}") from error
         return data
 
     def write(self, fd: int, at: int, data: bytes | memoryview) -> None:

@@ -18,6 +18,7 @@ from penstock.disk import readylayout as layout
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import Paths, RecordFile, Sums, load_sums, queues_in, read_meta
 from penstock.disk.segmenthead import NOT_CLEAN, parse_head
+from penstock.errors import StoreError
 
 Entry = dict[str, object]
 Add = Callable[[str, str, str, int, int], None]  # level, file, why, from, to
@@ -54,25 +55,18 @@ def inspect(path: Path) -> Iterator[Entry] | None:
 def verify(folder: Path, add: Add) -> tuple[int, int]:
     """Look at all ready queues, cursors and disk queues of a data folder; (segments, messages)."""
     segments = messages = 0
-    ends: dict[Path, int] = {}
     for path in sorted((folder / "queues").glob("*/*.queue")):  # beside the topics lie spares, which are nobody's
         segments += 1
-        name = str(path.relative_to(folder))
-        for entry in _of_queue(path):
+        for entry in _readable(folder, path, "damage", _of_queue(path), add):
             if entry["kind"] == "message":
                 messages += 1
-                number = entry["ordinal"]
-                assert isinstance(number, int)
-                ends[path.parent] = max(ends.get(path.parent, 0), number + 1)
             elif entry["kind"] in ("damage", "bad"):
-                at, size = entry.get("position", 0), entry.get("size", 0)
-                assert isinstance(at, int)
-                assert isinstance(size, int)
-                add("damage", name, str(entry["why"]), at, at + size)
+                _add_damage(path.relative_to(folder), entry, add)
             elif entry["kind"] == "unchecked":
-                add("note", name, "it has no sums: its messages are read as far as their lengths lead on", 0, 0)
+                why = "it has no sums: its messages are read as far as their lengths lead on"
+                add("note", str(path.relative_to(folder)), why, 0, 0)
     for path in sorted((folder / "queues").glob("**/*.cursor")):
-        for entry in _of_cursor(path):
+        for entry in _readable(folder, path, "derived", _of_cursor(path), add):
             if entry["kind"] == "bad":
                 add("derived", str(path.relative_to(folder)), str(entry["why"]), 0, 0)
     for queue, numbers in sorted(queues_in(Files(), folder).items()):
@@ -82,7 +76,25 @@ def verify(folder: Path, add: Add) -> tuple[int, int]:
             tables.parse((folder / "nsqd.dat").read_bytes().decode("utf-8-sig"))
         except ValueError as error:
             add("derived", "nsqd.dat", f"is no table of topics: {error}", 0, 0)
+        except OSError as error:
+            add("derived", "nsqd.dat", f"cannot be read: {error.strerror}", 0, 0)
     return segments, messages
+
+
+def _readable(folder: Path, path: Path, level: str, entries: Iterator[Entry], add: Add) -> Iterator[Entry]:
+    """What stands in a file, as far as the disk gives it."""
+    try:
+        yield from entries
+    except (OSError, StoreError) as error:
+        why = str(error) if isinstance(error, StoreError) else error.strerror
+        add(level, str(path.relative_to(folder)), f"it, or what belongs to it, cannot be read to its end: {why}", 0, 0)
+
+
+def _add_damage(name: Path, entry: Entry, add: Add) -> None:
+    at, size = entry.get("position", 0), entry.get("size", 0)
+    assert isinstance(at, int)
+    assert isinstance(size, int)
+    add("damage", str(name), str(entry["why"]), at, at + size)
 
 
 # -- ready queues ----------------------------------------------------------------------------------------------------
@@ -286,17 +298,19 @@ def _of_meta(path: Path) -> Iterator[Entry]:
 
 def _verify_disk_queue(folder: Path, queue: str, numbers: list[int], add: Add) -> int:
     paths = Paths(folder, queue)
-    if paths.meta.is_file() and read_meta(Files(), paths.meta) is None:
-        add("derived", paths.meta.name, "is no meta file: a start counts the messages anew", 0, 0)
+    try:
+        if paths.meta.is_file() and read_meta(Files(), paths.meta) is None:
+            add("derived", paths.meta.name, "is no meta file: a start counts the messages anew", 0, 0)
+    except StoreError as error:
+        add("derived", paths.meta.name, str(error), 0, 0)
+        return 0
     count = 0
     for number in numbers:
-        for entry in _of_disk_queue(paths.data(number)):
+        path = paths.data(number)
+        for entry in _readable(folder, path, "damage", _of_disk_queue(path), add):
             count += entry["kind"] == "message"
             if entry["kind"] == "damage":
-                at, size = entry["position"], entry["size"]
-                assert isinstance(at, int)
-                assert isinstance(size, int)
-                add("damage", paths.data(number).name, str(entry["why"]), at, at + size)
+                _add_damage(path.relative_to(folder), entry, add)
     return count
 
 

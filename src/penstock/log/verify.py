@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.disk import inspecting, tables
-from penstock.disk.files import Files, number_names
+from penstock.disk.files import Files, file_of, number_names
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import Corrupt, StoreError
 from penstock.lmdbfile import Damaged, LmdbFile
@@ -35,10 +35,16 @@ from penstock.wire.record import ENTRY, INDEX_ENTRY, INDEX_HEAD, decode_record
 
 _MAGIC = layout.MAGIC_V1.to_bytes(4)
 _FINDINGS_MAX = 1000
+_LOOK_BYTES = 1 << 20
 
 
 class _Reading(Files):
-    """Opens for reading only, and takes no room."""
+    """Opens for reading only, and takes no room. Where a part of the disk is bad there are zeros, and `tell` (path, from, to,
+    why) hears of it: a page of a mapping that cannot be read would end the process.
+    """
+
+    def __init__(self, tell: Callable[[Path, int, int, str], None] | None = None) -> None:
+        self._tell = tell
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         return super().open(path, writable=False)
@@ -48,7 +54,34 @@ class _Reading(Files):
             raise StoreError(f"the file ends at {self.size(fd)}, not at {at + length}")
 
     def map(self, fd: int, size: int, *, writable: bool = True, scattered: bool = False) -> mmap.mmap:
-        return super().map(fd, size, writable=False)
+        if self._tell is None or not self._look(fd, size):
+            return super().map(fd, size, writable=False)
+        copy = mmap.mmap(-1, size)
+        for at, end in self._look(fd, size, copy):
+            self._tell(file_of(fd), at, end, "cannot be read: a bad part of the disk")
+        return copy
+
+    def _look(self, fd: int, size: int, copy: mmap.mmap | None = None) -> list[tuple[int, int]]:
+        """What cannot be read; all else goes into `copy`, which is zeros."""
+        bad: list[tuple[int, int]] = []
+        for first, last in self.data_ranges(fd, 0, size):
+            at, step = first, _LOOK_BYTES
+            while at < last:
+                end = min(last, at + step - at % step)
+                try:
+                    data = self.read(fd, at, end - at)
+                except StoreError:
+                    if step == _LOOK_BYTES:  # some of it: a page at a time
+                        step = mmap.PAGESIZE
+                        continue
+                    data = b""
+                    bad[-1:] = [(bad[-1][0], end)] if bad and bad[-1][1] == at else [*bad[-1:], (at, end)]
+                if copy is not None:
+                    copy[at : at + len(data)] = data
+                at = end
+                if at % _LOOK_BYTES == 0:
+                    step = _LOOK_BYTES
+        return bad
 
 
 @dataclass(frozen=True)
@@ -107,7 +140,7 @@ class _Verifier:
     def __init__(self, folder: Path, progress: Callable[[int, int], None]) -> None:
         self.folder = folder
         self.progress = progress
-        self.files = _Reading()
+        self.files = _Reading(self._tell)
         self.report = Report(str(folder))
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.matched: dict[tuple[str, int], int] = {}
@@ -132,6 +165,9 @@ class _Verifier:
             log.close()
         self.report.queue_segments, self.report.queue_messages = inspecting.verify(self.folder, self.report.add)
         return self.report
+
+    def _tell(self, path: Path, at: int, end: int, why: str) -> None:
+        self.report.add("damage", self._name(path), why, at, end)
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.folder))
@@ -268,17 +304,23 @@ class _Verifier:
         stopped = marks.abort_text(self.folder) is None
         for name in self.files.names(self.folder / "index"):
             path = self.folder / "index" / name
-            if stopped and (lost := _unlinked(path)):
-                self.report.add("derived", self._name(path), f"{lost} slots do not lead to their newest entry")
-            for entry in _inspect_index(path):
-                if entry["kind"] == "bad":
-                    self.report.add("derived", self._name(path), str(entry["why"]))
-                elif entry["kind"] == "key":
-                    self.report.index_entries += 1
-                    at = entry["physical"]
-                    assert isinstance(at, int)
-                    if log.file.first <= at < log.end and log.size_at(at) <= 0 and not self._known_damage(at):
-                        self.report.add("derived", self._name(path), f"entry {entry['n']} leads to no record", at, at)
+            try:
+                if stopped and (lost := _unlinked(path)):
+                    self.report.add("derived", self._name(path), f"{lost} slots do not lead to their newest entry")
+                self._check_entries(log, path)
+            except OSError as error:
+                self.report.add("derived", self._name(path), f"cannot be read: {error.strerror}")
+
+    def _check_entries(self, log: CommitLog, path: Path) -> None:
+        for entry in _inspect_index(path):
+            if entry["kind"] == "bad":
+                self.report.add("derived", self._name(path), str(entry["why"]))
+            elif entry["kind"] == "key":
+                self.report.index_entries += 1
+                at = entry["physical"]
+                assert isinstance(at, int)
+                if log.file.first <= at < log.end and log.size_at(at) <= 0 and not self._known_damage(at):
+                    self.report.add("derived", self._name(path), f"entry {entry['n']} leads to no record", at, at)
 
     def _known_damage(self, position: int) -> bool:
         return any(f.level == "damage" and f.position <= position < f.end for f in self.report.findings)
@@ -295,8 +337,11 @@ class _Verifier:
             elif value.durable > log.end and log.file.segments:
                 report.add("damage", "checkpoint", f"the log ends before its durable position {value.durable}", log.end)
         for path in sorted((self.folder / "config").glob("*.json")):
-            if tables.load(self.files, path) is None:
-                report.add("derived", self._name(path), "is no JSON object, and neither is its .bak")
+            try:
+                if tables.load(self.files, path) is None:
+                    report.add("derived", self._name(path), "is no JSON object, and neither is its .bak")
+            except StoreError as error:
+                report.add("derived", self._name(path), str(error))
 
 
 def _next_good(log: CommitLog, position: int) -> int:
@@ -397,7 +442,7 @@ def _table(path: Path) -> dict[str, object]:
 
 
 def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
-    files = _Reading()
+    files = _Reading(lambda path, at, end, why: None)  # the zeros are told of as what they are
     first, size = int(path.name), path.stat().st_size
     if size == 0:
         return
