@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.disk import unwritten
-from penstock.disk.files import Files, forget
+from penstock.disk.files import Files
 from penstock.errors import StoreError
 
 HOUR_S = 3_600
@@ -64,7 +64,7 @@ AGAIN = ["flush", "read", "forget", "write", "flush"]
 
 
 def test_what_was_written_lately_is_new_to_the_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = Watched()
+    files, forget = Watched(), unwritten.forget
     monkeypatch.setattr(unwritten, "forget", lambda fd, at, length: (files.note("forget", fd), forget(fd, at, length)))
     unwritten.write_again(files, folder)
     assert files.done == []

@@ -126,12 +126,6 @@ def file_of(fd: int) -> Path:
         return Path(f"descriptor {fd}")
 
 
-def forget(fd: int, at: int, length: int) -> None:
-    """Let these bytes be what the disk has, as far as they are not mapped or on their way there; for whoever has them."""
-    with contextlib.suppress(OSError):
-        os.posix_fadvise(fd, at, length, os.POSIX_FADV_DONTNEED)
-
-
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)

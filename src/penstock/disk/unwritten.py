@@ -14,7 +14,7 @@ import logging
 import os
 from pathlib import Path
 
-from penstock.disk.files import Files, forget
+from penstock.disk.files import Files
 from penstock.errors import StoreError
 from penstock.words import MS_A_SECOND
 
@@ -84,3 +84,9 @@ def _rewrite(files: Files, path: Path) -> None:
         files.datasync(fd)
     finally:
         files.close(fd)
+
+
+def forget(fd: int, at: int, length: int) -> None:
+    """Let these bytes be what the disk has, as far as they are not mapped or on their way there; for whoever has them."""
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(fd, at, length, os.POSIX_FADV_DONTNEED)
