@@ -119,3 +119,14 @@ def test_a_flush_that_fails_says_so(tmp_path: Path) -> None:
 def test_a_disk_that_takes_no_name_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     unwritten.note(Files(), tmp_path / "gone")
     assert "not noted for the next start" in caplog.text
+
+
+def test_what_a_broker_may_not_write_to_it_has_not_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that somebody laid beside it must not keep it from starting."""
+    files = Watched()
+    unwritten.note(files, folder)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "sparse" and access(path, mode))
+    unwritten.write_again(files, folder)
+    assert files.of("sparse") == []
+    assert files.of("0") == ["flush", "read", "write", "flush"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.disk.files import Files
@@ -45,20 +46,27 @@ def write_again(files: Files, root: Path) -> None:
     path = root / NAME
     if not path.is_file():
         return
-    since_ms = files.modified_ms(path) - LATELY_MS
-    count = 0
+    written = list(_written_lately(files, root, files.modified_ms(path) - LATELY_MS))
+    log.warning("a flush failed before this start: what was written lately is written once more files=%d", len(written))
+    for file in written:
+        _rewrite(files, file)
+    for folder, _, _ in os.walk(root):
+        files.sync_folder(Path(folder))
+    files.unlink(path)
+    files.sync_folder(root)
+    log.info("what a failed flush was for is on the disk files=%d", len(written))
+
+
+def _written_lately(files: Files, root: Path, since_ms: int) -> Iterator[Path]:
+    """What a broker may have written since then; what it may not write to it has not written."""
     for folder, below, names in os.walk(root):
         if Path(folder) == root and _LOST in below:
             below.remove(_LOST)
         for name in names:
             file = Path(folder, name)
-            if name not in _LEFT_OUT and file.is_file() and files.modified_ms(file) >= since_ms:
-                _rewrite(files, file)
-                count += 1
-        files.sync_folder(Path(folder))
-    files.unlink(path)
-    files.sync_folder(root)
-    log.warning("a flush failed before this start: what was written lately is written once more files=%d", count)
+            ours = name not in _LEFT_OUT and file.is_file() and os.access(file, os.W_OK)
+            if ours and files.modified_ms(file) >= since_ms:
+                yield file
 
 
 def _rewrite(files: Files, path: Path) -> None:
