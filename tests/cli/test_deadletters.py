@@ -64,6 +64,7 @@ def test_what_died_is_listed_and_shown(broker: Broker, run: Run, tmp_path: Path)
     assert (first["keys"], first["tags"]) == (["k" + first["body"]], "paid")
     said = run("dlq", "show", "%DLQ%show-g", "-l", "1")
     assert said.count("queue ") == 1
+    assert "\n  tags  paid\n  keys  k" in said
     assert "why   rejected no such [31m customer" in said
     assert [one["body"] for one in rows_of(run("dlq", "show", "show-g", "--match", "k2", "--json"))] == ["2"]
     file = tmp_path / "letters.jsonl"

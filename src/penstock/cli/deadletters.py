@@ -151,7 +151,8 @@ def _lines(row: Json) -> str:
         "by": " ".join(filter(None, (row["group"], row["client"]))) or "not noted",
         "from": " ".join(filter(None, (row["origin"], row["originId"]))) or "not noted",
         "id": row["msgId"],
-        "keys": " ".join(filter(None, (row["tags"], *row["keys"]))),
+        "tags": row["tags"],
+        "keys": " ".join(row["keys"]),
         "body": row.get("body", row.get("bodyBase64", "")),
     }
     head = f"{row['died']}  queue {row['queue']} offset {row['offset']}  after {row['attempts']} deliveries"
