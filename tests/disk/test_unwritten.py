@@ -85,7 +85,9 @@ def test_the_note_stays_while_the_disk_refuses(folder: Path) -> None:
     files = Watched()
     unwritten.note(files, folder)
     files.refuses = "t_1.queue"
-    with pytest.raises(StoreError):
+    with pytest.raises(
+        StoreError, match=r"t_1\.queue cannot be written once more after a failed flush: Input/output error"
+    ):
         unwritten.write_again(files, folder)
     assert (folder / "unwritten").exists()
     files.refuses = ""

@@ -49,7 +49,10 @@ def write_again(files: Files, root: Path) -> None:
     written = list(_written_lately(files, root, files.modified_ms(path) - LATELY_MS))
     log.warning("a flush failed before this start: what was written lately is written once more files=%d", len(written))
     for file in written:
-        _rewrite(files, file)
+        try:
+            _rewrite(files, file)
+        except StoreError as error:
+            raise StoreError(f"{file} cannot be written once more after a failed flush: {error}") from error.__cause__
     for folder, _, _ in os.walk(root):
         files.sync_folder(Path(folder))
     files.unlink(path)

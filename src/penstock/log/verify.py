@@ -75,7 +75,8 @@ class _Reading(Files):
                         step = mmap.PAGESIZE
                         continue
                     data = b""
-                    bad[-1:] = [(bad[-1][0], end)] if bad and bad[-1][1] == at else [*bad[-1:], (at, end)]
+                    begin = bad.pop()[0] if bad and bad[-1][1] == at else at
+                    bad.append((begin, end))
                 if copy is not None:
                     copy[at : at + len(data)] = data
                 at = end

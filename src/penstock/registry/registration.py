@@ -154,9 +154,8 @@ def _read_plain(value: JsonObject) -> tuple[Version | None, dict[str, TopicQueue
             raise Refused("the body holds no topic table")
         read, write = config.get("readQueueNums", 16), config.get("writeQueueNums", 16)
         perm, flag = config.get("perm", 6), config.get("topicSysFlag", 0)
-        whole = (
-            type(read) is type(write) is type(perm) is type(flag) is int
-        )  # to a dictionary 4.0 and true are integers as well
+        # To a dictionary 4.0 is 4, and true is 1.
+        whole = type(read) is type(write) is type(perm) is type(flag) is int
         queues = alike.get((read, write, perm, flag)) if whole else None
         if queues is None:
             config = {"readQueueNums": read, "writeQueueNums": write, "perm": perm, "topicSysFlag": flag}
