@@ -96,6 +96,33 @@ def test_batches_lie_one_behind_the_other_in_buffers_that_fit_their_use() -> Non
     assert len(write(writer, b"x" * 60).buffer) == 64
 
 
+def test_batches_that_are_kept_are_placed_together() -> None:
+    writer = RunWriter()
+    write(writer, b"a" * 300)  # and is dropped
+
+    def follow(payload: bytes) -> bool:
+        if not writer.follow(4 + len(payload)):
+            return False
+        writer.record(len(payload))
+        return True
+
+    for number, payload in enumerate((b"b" * 6, b"c", b"d" * 10), 1):
+        assert follow(payload)
+        assert follow(b"never kept")
+        assert follow(payload)
+        assert writer.keep() == 4 + len(payload)
+        assert writer.kept == number
+    assert not follow(b"e" * 300)
+    assert (writer.begin, writer.kept_end, writer.kept) == (0, 29, 3)
+    follow(b"neither")
+    writer.place()
+    assert (writer.kept, writer.begin, writer.kept_end) == (0, 40, 40)
+    assert follow(b"f")
+    writer.keep()
+    writer.ready(1)
+    assert (writer.kept, writer.begin, writer.end) == (0, 40, 40)
+
+
 def test_the_first_run_is_seen_before_it_goes() -> None:
     queue = RunQueue()
     assert queue.first(5) is None

@@ -15,7 +15,8 @@ cdef class Overflow:
 
     cpdef bint holds(self) noexcept
     cpdef Py_ssize_t depth(self) except -1
-    @cython.locals(gathered=RunQueue, most=cython.longlong, bytes_max=cython.longlong)
+    cpdef long long spare(self) noexcept
+    cpdef long long spare_bytes(self) noexcept
     cpdef int put(self, object buffer, long long at, long long end, long long count) except -1
     cpdef keep(self, object buffer, long long at, long long end, long long count)
     cpdef bint spill(self) except -1

@@ -69,16 +69,20 @@ class Overflow:
         """How many messages there are."""
         return self.gathered.count + (0 if self.backend is None else self.backend.depth)
 
+    def spare(self) -> int:
+        """How many more messages gather before the backend gets them."""
+        return (self._lag_max if self.behind == 0 else self._most) - self.gathered.count
+
+    def spare_bytes(self) -> int:
+        """And how many bytes of them."""
+        return (self._lag_bytes_max if self.behind == 0 else self._bytes_max) - self.gathered.size
+
     def put(self, buffer: Buffer, at: int, end: int, count: int) -> int:
         """Take in `count` records between two places of a buffer, all or none. StoreError when the backend cannot. Returns 0."""
-        gathered = self.gathered
-        most, bytes_max = self._most, self._bytes_max
-        if self.behind == 0:
-            most, bytes_max = self._lag_max, self._lag_bytes_max
-        if gathered.count + count > most or gathered.size + end - at > bytes_max:
-            self._write([*gathered.runs(), Run(buffer, at, end, count)])
+        if count > self.spare() or end - at > self.spare_bytes():
+            self._write([*self.gathered.runs(), Run(buffer, at, end, count)])
             return 0
-        return gathered.add(buffer, at, end, count)
+        return self.gathered.add(buffer, at, end, count)
 
     def keep(self, buffer: Buffer, at: int, end: int, count: int) -> None:
         """The same for what the disk has refused: it is written with what comes next, and is in memory until then."""

@@ -31,6 +31,10 @@ cdef class MemorySource(Source):
     cpdef int put(self, list payloads) except -1
     @cython.locals(room=cython.longlong, overflow=Overflow, rest=Run, fits=Run)
     cpdef int put_run(self, object buffer, long long at, long long end, long long count) except -1
+    @cython.locals(overflow=Overflow)
+    cpdef long long spare(self) noexcept
+    @cython.locals(overflow=Overflow)
+    cpdef long long spare_bytes(self) noexcept
     cpdef int push(self, bytes payload) except -1
     cpdef long long waiting(self) noexcept
     cpdef bytes oldest(self)

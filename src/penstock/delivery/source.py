@@ -135,6 +135,18 @@ class MemorySource(Source):
             end, count = fits.end, fits.count
         return self._waits.add(buffer, at, end, count)
 
+    def spare(self) -> int:
+        """So many more messages, of at most `spare_bytes` bytes, are put without a write; what is dropped needs none."""
+        overflow = self.overflow
+        if overflow.backend is None:
+            return words.RUN_BYTES_MAX
+        return overflow.spare() if overflow.holds() else self.limit - self._waits.count
+
+    def spare_bytes(self) -> int:
+        """See `spare`."""
+        overflow = self.overflow
+        return words.RUN_BYTES_MAX if overflow.backend is None or not overflow.holds() else overflow.spare_bytes()
+
     def to_write(self, count: int) -> int:
         """How many would go to the backend next, with so many more; 0: none of these."""
         overflow = self.overflow

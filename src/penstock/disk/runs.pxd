@@ -55,9 +55,13 @@ cdef class RunWriter:
     cdef public object buffer
     cdef unsigned char *base
     cdef public long long begin, end, count
+    cdef readonly long long kept, kept_end
     cdef long long _size, _next
 
     cpdef int ready(self, long long size) except -1
+    cpdef bint follow(self, long long size) noexcept
+    @cython.locals(size=cython.longlong)
+    cpdef Py_ssize_t keep(self) noexcept
     @cython.locals(at=cython.longlong, end=cython.longlong)
     cpdef Py_ssize_t record(self, long long length) except -1
     cpdef int place(self) except -1

@@ -217,27 +217,43 @@ class RunQueue:
 
 class RunWriter:
     """Where records are put one by one: a batch is `count` of them, from `begin` to `end` of a buffer. What was placed stays as
-    it is; buffers are as large as their use tells.
+    it is; buffers are as large as their use tells. Batches that were kept are placed together: `kept` records, up to `kept_end`.
     """
 
     def __init__(self) -> None:
         self.buffer: Buffer = b""
         self.base = address(self.buffer)
         self.begin = self.end = self.count = 0
+        self.kept_end = self.kept = 0
         self._size = 0  # of the buffer
         self._next = 0  # of the one after it, at least
 
     def ready(self, size: int) -> int:
-        """A batch of so many bytes begins; one that was not placed is dropped. Returns 0."""
-        self.end = self.begin
-        self.count = 0
+        """A batch of so many bytes begins; one that was not placed is dropped, kept or not. Returns 0."""
         if self.begin + size > self._size:
             self._size = max(size, self._next)
             self._next = min(words.RUN_BYTES_MAX, 2 * self._size)
             self.buffer = blank(self._size)
             self.base = address(self.buffer)
-            self.begin = self.end = 0
+            self.begin = 0
+        self.end = self.kept_end = self.begin
+        self.count = self.kept = 0
         return 0
+
+    def follow(self, size: int) -> bool:
+        """A batch of so many bytes begins behind what was kept; one that was neither kept nor placed is dropped. False: this
+        buffer has no room for it.
+        """
+        self.end = self.kept_end
+        self.count = self.kept
+        return self.end + size <= self._size
+
+    def keep(self) -> int:
+        """The batch is whole, and is placed with what follows. How many bytes it has."""
+        size = self.end - self.kept_end
+        self.kept_end = self.end
+        self.kept = self.count
+        return size
 
     def record(self, length: int) -> int:
         """A record whose payload has so many bytes; where they are to be written. ValueError: more than there was said to be."""
@@ -251,9 +267,9 @@ class RunWriter:
         return at + words.SIZE_BYTES
 
     def place(self) -> int:
-        """The batch is somebody's now, or part of it. Returns 0."""
-        self.begin = self.end
-        self.count = 0
+        """The batch is somebody's now, or part of it, and what was kept with it. Returns 0."""
+        self.begin = self.kept_end = self.end
+        self.count = self.kept = 0
         return 0
 
     def leave(self) -> int:
@@ -261,5 +277,5 @@ class RunWriter:
         if self._size:
             self._next = min(words.RUN_BYTES_MAX, self.begin)
         self.buffer = b""
-        self._size = self.begin = self.end = 0
+        self._size = self.begin = self.end = self.kept_end = 0
         return 0

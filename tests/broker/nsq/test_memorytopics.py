@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -226,3 +228,100 @@ def test_what_a_channel_cannot_take_no_other_one_has(tmp_path: Path, first: byte
     for name in topic.channels:
         assert sorted(taken(side, topic, name)) == sorted(sent), name
     side.close()
+
+
+def gathered(side: Side, topic: MemoryTopic, *bodies: bytes, of: int = 1, gathers: bool = True) -> list[bytes]:
+    """What a session publishes in one turn, in batches `of` so many: those that were taken."""
+    found: list[bytes] = []
+    for batch in (bodies[at : at + of] for at in range(0, len(bodies), of)):
+        assert topic.ready(sum(map(len, batch)), len(batch), gathers) == 0
+        for body in batch:
+            topic.put_bytes(side.broker.now_ns, body, body is not batch[-1])
+        with suppress(DiskFull):
+            topic.placed()
+            found += batch
+    return found
+
+
+LOOKS: dict[str, Callable[[Side, MemoryTopic], object]] = {
+    "depth": lambda side, topic: topic.depth() == 3 or pytest.fail("some are not there yet"),
+    "source": lambda side, topic: topic.source.queue,
+    "batch": lambda side, topic: topic.ready(100, 2, False),
+    "pump": lambda side, topic: topic.pump(side.broker.mono_ms),
+    "pause": lambda side, topic: (topic.pause(), topic.unpause()),
+    "channel": lambda side, topic: topic.channel(b"c"),
+    "refused": lambda side, topic: (topic.ready(5, 1, True), topic.put_bytes(1, b"never", False)),  # and never placed
+    "nothing": lambda side, topic: None,
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_gathers_in_a_turn_is_there_for_whoever_looks(tmp_path: Path, look: str) -> None:
+    side = side_of(tmp_path)
+    topic = side.queueing.topic(b"t")
+    assert isinstance(topic, MemoryTopic)
+    gathered(side, topic, b"0", b"1", b"2")
+    LOOKS[look](side, topic)
+    gathered(side, topic, b"3")
+    side.queueing.publish(topic, [b"4", b"5"])
+    gathered(side, topic, b"6", b"x" * 30_000, b"7")
+    assert topic.depth() + sum(channel.depth() for channel in topic.channels.values()) == 9
+    found = [body for body in taken(side, topic, b"c") if len(body) == 1]
+    assert found == numbered(8)
+    side.close()
+
+
+@pytest.mark.parametrize("end", ["empty", "topic", "clean"])
+def test_a_turn_that_gathered_ends_otherwise(tmp_path: Path, end: str) -> None:
+    side = side_of(tmp_path)
+    topic = side.queueing.topic(b"t")
+    assert isinstance(topic, MemoryTopic)
+    gathered(side, topic, b"0", b"1")
+    left: list[bytes] = []
+    if end == "empty":
+        topic.empty()
+        gathered(side, topic, b"2")
+        left = [b"2"]
+    elif end == "topic":
+        side.queueing.delete(topic)
+    else:
+        left = [b"0", b"1"]
+    side.close()
+    side = side_of(tmp_path)
+    again = side.queueing.topic(b"t")
+    assert isinstance(again, MemoryTopic)
+    assert list(taken(side, again, b"c")) == left
+    side.close()
+
+
+@pytest.mark.parametrize("name", [b"t", b"t#ephemeral"])
+@pytest.mark.parametrize("seed", [0, 5, 7])
+def test_one_by_one_or_gathered_is_the_same(tmp_path: Path, name: bytes, seed: int) -> None:
+    """Whatever is taken, refused by a full disk or dropped, and in whatever order it comes."""
+    outcomes = []
+    for gathers in (False, True):
+        random = Random(seed)
+        files = Full()
+        folder, limit = tmp_path / str(gathers), random.choice((0, 5, 40, 1_000))
+        side = Side(
+            folder, level="memory", mem_queue_size=limit, max_msg_size=1 << 20, max_bytes_per_file=1 << 20, files=files
+        )
+        topic = side.queueing.topic(name)
+        assert isinstance(topic, MemoryTopic)
+        took: list[bytes] = []
+        for number in range(0, 1_200, 3):
+            what = random.random()
+            files.full = what < 0.03 or (files.full and what > 0.1)
+            size = int(random.choice((0, 0, 200, 200_000)) * random.random())
+            bodies = [b"%d " % n + b"x" * size for n in range(number, number + 3)]
+            took += gathered(side, topic, *bodies, of=random.choice((1, 3)), gathers=gathers)
+            if random.random() < 0.05:
+                side.turn()
+        files.full = False
+        dropped = topic.source.dropped
+        came = list(taken(side, topic, b"c"))
+        if name == b"t":
+            assert came == took
+        outcomes.append((took, came, dropped, topic.message_count))
+        side.close()
+    assert outcomes[0] == outcomes[1]

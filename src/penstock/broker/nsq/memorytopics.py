@@ -50,16 +50,31 @@ class MemoryTopic(Topic):
 
     def __init__(self, name: bytes, registry: TopicRegistry, source: MemorySource) -> None:
         Topic.__init__(self, name, LEVEL_MEMORY, registry)
-        self.source = source
+        self._source = source
         self.pending: list[tuple[bytes, int]] = []  # deferred (message data, delay ms) until there is a channel
         self._writer = RunWriter()  # where this turn's messages lie
         self._last_id = 0
         self._keeps = False  # messages that its channels are to have
+        self._spare = self._spare_bytes = 0  # what this turn may still bring before `settle`
         self._later = registry.later
         self._told = Told()
 
+    @property
+    def source(self) -> MemorySource:
+        """Its own queue."""
+        self.settle()
+        return self._source
+
     def ready(self, size: int, count: int, gathers: bool = False) -> int:
-        return self._writer.ready(size + (words.SIZE_BYTES + words.DATA_BODY_AT) * count)
+        size += (words.SIZE_BYTES + words.DATA_BODY_AT) * count
+        if gathers and count <= self._spare and size <= self._spare_bytes and self._writer.follow(size):
+            return 0
+        self.settle()
+        if gathers and (self._keeps or self.paused or not self.channels):
+            self._spare, self._spare_bytes = self._source.spare(), self._source.spare_bytes()
+            if count > self._spare or size > self._spare_bytes:
+                self._spare = 0
+        return self._writer.ready(size)
 
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         writer = self._writer
@@ -74,13 +89,29 @@ class MemoryTopic(Topic):
         self._last_id = max(now_ns, self._last_id + 1)
         return self._last_id
 
+    def settle(self) -> int:
+        """What gathered in this turn is in the topic's queue from now on. Returns 0."""
+        self._spare = 0
+        writer = self._writer
+        if writer.kept == 0:
+            return 0
+        buffer, begin, end, count = writer.buffer, writer.begin, writer.kept_end, writer.kept
+        writer.place()
+        return self._source.put_run(buffer, begin, end, count)
+
     def placed(self) -> int:
         """StoreError when the disk part of a queue cannot take it."""
         writer = self._writer
+        if self._spare > 0:
+            self._spare -= writer.count - writer.kept
+            self._spare_bytes -= writer.keep()
+            if not self.marked:
+                self.mark()
+            return 0
         buffer, begin, end, count = writer.buffer, writer.begin, writer.end, writer.count
         writer.place()  # a channel may look at it from now on
         if self._keeps or self.paused or not self.channels:
-            self.source.put_run(buffer, begin, end, count)
+            self._source.put_run(buffer, begin, end, count)
         else:
             tight = False
             if len(self.channels) > 1:
@@ -119,6 +150,7 @@ class MemoryTopic(Topic):
                 source.put_run(buffer, begin, end, count)
 
     def pump(self, mono_ms: int) -> None:
+        self.settle()
         self._writer.leave()  # an idle topic keeps no room
         if self not in self._later:
             if self._keeps or self.pending:
@@ -130,7 +162,7 @@ class MemoryTopic(Topic):
         """What gathers behind its queues, and rests, goes to their files; while something gathers they are asked again."""
         again_ms = 0
         try:
-            if self.source.overflow.spill():
+            if self._source.overflow.spill():
                 again_ms = SPILL_MS
             for channel in self.channels.values():
                 source = channel.source
@@ -203,12 +235,13 @@ class MemoryTopic(Topic):
 
     def _hand_over(self) -> None:
         """As much of what the topic kept as a turn has time for goes to its channels; the rest later."""
+        self.settle()
         if self.paused or not self.channels or not self.open:
             return
         due_ms, left = 0, words.HAND_OVER_MAX
         sources = [memory(channel) for channel in self.channels.values()]
         try:
-            while left > 0 and (moved := self.source.pass_on(sources, left)):
+            while left > 0 and (moved := self._source.pass_on(sources, left)):
                 left -= moved
                 for channel in self.channels.values():
                     channel.count(moved)
@@ -218,7 +251,7 @@ class MemoryTopic(Topic):
         for data, delay_ms in self.pending[:left]:
             self._defer(data, delay_ms)
         del self.pending[:left]
-        self._keeps = self.source.depth() > 0
+        self._keeps = self._source.depth() > 0
         if self._keeps or self.pending:
             self._later[self] = due_ms
 

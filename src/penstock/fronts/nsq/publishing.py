@@ -285,7 +285,7 @@ class Publisher:
     def _ok(self, asker: NsqConnection, topic: Topic, verb: bytes) -> int:
         """Answer a publish, behind what the topic's level says."""
         blocked = self.shared.blocked
-        if topic.level == words.LEVEL_OS and not blocked:
+        if not blocked and (topic.level == words.LEVEL_OS or topic.level == words.LEVEL_MEMORY):
             asker.out.put_from(self.shared.ok_at, 0, words.OK_BYTES)
             return 0
         if topic.level >= words.LEVEL_PAIR:
