@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -130,8 +131,9 @@ LOOKS = (
 )  # fmt: skip
 
 
-async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
-    """A broker that cannot be reached is named; what is found nowhere may be there."""
+@asynccontextmanager
+async def beside(broker: Broker, name: str, address: str) -> AsyncIterator[None]:
+    """Another broker is told to its registry; there is something of each kind in the first one."""
     with Admin(broker.registry) as admin, Producer(broker.registry) as producer:
         admin.change_queue("seen", "add")
         admin.change_queue("seen", "add", channel="c")
@@ -143,8 +145,8 @@ async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
         {"topicConfigSerializeWrapper": {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": {}}}
     )
     ext = {
-        "brokerName": "gone",
-        "brokerAddr": "127.0.0.1:1",
+        "brokerName": name,
+        "brokerAddr": address,
         "clusterName": "DefaultCluster",
         "brokerId": "0",
         "haServerAddr": "",
@@ -153,6 +155,14 @@ async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
     await cluster.start()
     await cluster.ask_registry(RemotingCommand(RequestCode.REGISTER_BROKER, ext, body))
     try:
+        yield
+    finally:
+        await cluster.close()
+
+
+async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
+    """A broker that cannot be reached is named; what is found nowhere may be there."""
+    async with beside(broker, "gone", "127.0.0.1:1"):
         for words in LOOKS:
             done = CliRunner().invoke(main, [*words, "-n", broker.registry])
             assert (done.exit_code, "not at broker gone: " in done.stderr) == (1, True), (words, done.output)
@@ -160,8 +170,30 @@ async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
             assert done.stdout or words[0] in ("client", "delayed", "dlq") or words[1] == "info", words
         done = CliRunner().invoke(main, ["group", "lag", "perhaps-there", "-n", broker.registry])
         assert (done.exit_code, "not at broker gone: " in done.stderr, done.stdout) == (1, True, "")
-    finally:
-        await cluster.close()
+
+
+async def test_a_look_beside_a_broker_of_rocketmq(broker: Broker) -> None:
+    """It knows no request of ours: nothing at all was shown. What RocketMQ has, too, is asked of both."""
+    script = Scripted()
+    for code in RequestCode:
+        script.replies[code] = partial(RemotingCommand.reply, body=b"{}")
+        if code > 77_000:
+            script.replies[code] = partial(RemotingCommand.reply, code=3, remark=f" request type {code} not supported")
+    async with peer(script.answer) as address, beside(broker, "rocketmq", address):
+        for words in LOOKS:
+            script.asked.clear()
+            done = await asyncio.to_thread(CliRunner().invoke, main, [*words, "-n", broker.registry])
+            if max(script.codes(), default=0) < 77_000:
+                assert done.exit_code == 0, (words, done.output)
+                continue
+            assert (done.exit_code, "not at broker rocketmq: refused with code 3" in done.stderr) == (1, True), (
+                done.output
+            )
+            assert "The broker is RocketMQ's, or an older Penstock" in done.stderr or "--count" in words
+            assert done.stdout or words[0] in ("client", "delayed", "dlq") or words[1] == "info", words
+        done = await asyncio.to_thread(CliRunner().invoke, main, ["topic", "ls", "-n", broker.registry])
+        assert RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER in script.codes()  # it is not left alone for a minute
+        assert "seen" in done.stdout
 
 
 def test_a_file_is_there_once_it_is_whole(tmp_path: Path) -> None:

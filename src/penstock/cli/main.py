@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from penstock.cli.tools import NamedPath, Whole, end_unread, printable
-from penstock.errors import INTERRUPTED, BrokerRefused, ConfigError, PenstockError, StoreError
+from penstock.errors import INTERRUPTED, BrokerRefused, ConfigError, NotEverywhere, PenstockError, StoreError
 from penstock.version import __version__
 
 if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
@@ -168,7 +168,7 @@ class Lazy(Whole):
             return super().invoke(ctx)
         except PenstockError as error:
             _say(error)
-            hint = error.hint or _next_step(error)
+            hint = _of_another_kind(error) or error.hint or _next_step(error)
             if hint:
                 click.echo(f"  {hint}", err=True)
             ctx.exit(_exit_code(error))
@@ -193,13 +193,19 @@ class Lazy(Whole):
             ctx.exit(2 if isinstance(error, ValueError) else 1)
 
 
+def _of_another_kind(error: PenstockError) -> str:
+    """What is to be said when only brokers that know no request of ours refused."""
+    refused = error.missed.values() if isinstance(error, NotEverywhere) else (error,)
+    if all(isinstance(one, BrokerRefused) and OWN_REQUEST in one.remark for one in refused):
+        return NOT_OURS
+    return ""
+
+
 def _next_step(error: PenstockError) -> str:
     if getattr(error, "denied", False):
         return DENIED
     if isinstance(error, StoreError) and isinstance(error.__cause__, OSError):
         return FILE_HINTS.get(error.__cause__.errno or 0, "")
-    if isinstance(error, BrokerRefused) and OWN_REQUEST in error.remark:
-        return NOT_OURS
     return HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
 
 

@@ -120,7 +120,7 @@ def print_rows(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
     if not rows:
         click.echo("nothing", err=True)
         return
-    shown = [{name: printable(str(row[name])) for name in rows[0]} for row in rows]
+    shown = [{name: "-" if row[name] is None else printable(str(row[name])) for name in rows[0]} for row in rows]
     widths = {name: max(len(name), *(len(row[name]) for row in shown)) for name in rows[0]}
     click.echo("  ".join(name.ljust(width) for name, width in widths.items()))
     for row in shown:

@@ -14,11 +14,18 @@ from penstock.client.conversation import making_sense, number
 from penstock.client.routes import Json, MessageQueue, join_address, split_addresses
 from penstock.client.rows import ChangeRow, ClientRow, KnownRow, rows_of
 from penstock.clock import Clock
-from penstock.errors import ConnectionLost, NoRoute, NotEverywhere, NotFound, PenstockError, TimedOut, WireError
-from penstock.security import Security
-from penstock.wire.codes import (
-    RequestCode,
+from penstock.errors import (
+    BrokerRefused,
+    ConnectionLost,
+    NoRoute,
+    NotEverywhere,
+    NotFound,
+    PenstockError,
+    TimedOut,
+    WireError,
 )
+from penstock.security import Security
+from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
 
@@ -40,8 +47,9 @@ class ClusterAdmin:
     """A client that looks at a cluster; of one event loop.
 
     With `partial` what is asked of all brokers is what those say that answer, and `missed` says which did not, by name, and
-    why: they are asked again after a minute, and named no more once they answer. When none answers the first one's error is
-    raised, as without `partial` any one's is.
+    why: they are asked again after a minute, and named no more once they answer. One that does not know a request (RocketMQ's
+    own broker, or an older one) is missed, too, and asked everything else. When none answers the first one's error is raised,
+    as without `partial` any one's is.
     """
 
     def __init__(
@@ -272,7 +280,7 @@ class ClusterAdmin:
         found: dict[str, T] = {}
         missed: dict[str, PenstockError] = {}
         for name, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, ConnectionLost | TimedOut) and self._partial:
+            if self._partial and isinstance(answer, PenstockError) and (_is_away(answer) or _is_unknown(answer)):
                 missed[name] = answer
             elif isinstance(answer, BaseException):
                 raise answer
@@ -281,9 +289,11 @@ class ClusterAdmin:
         if missed and not found:
             raise next(iter(missed.values()))
         for name in found:
-            self.missed.pop(name, None)
+            if name in self.missed and _is_away(self.missed[name]):
+                del self.missed[name]
         self.missed |= missed
-        self._missed_ms |= dict.fromkeys(missed, self._cluster.clock.monotonic_ms())
+        away = [name for name, error in missed.items() if _is_away(error)]
+        self._missed_ms |= dict.fromkeys(away, self._cluster.clock.monotonic_ms())
         return found
 
     def _is_left_alone(self, broker: str) -> bool:
@@ -316,6 +326,16 @@ class ClusterAdmin:
         if missed:
             raise next(iter(missed.values()))
         return done
+
+
+def _is_away(error: PenstockError) -> bool:
+    """Whether a broker could not be reached."""
+    return isinstance(error, ConnectionLost | TimedOut)
+
+
+def _is_unknown(error: PenstockError) -> bool:
+    """Whether a broker does not know what it was asked for."""
+    return isinstance(error, BrokerRefused) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 async def told(ask: Callable[[str], Awaitable[T]], address: str) -> T:
