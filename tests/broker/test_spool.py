@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -145,6 +146,23 @@ def test_a_file_that_could_not_be_removed_gives_no_chunks_to_the_next_of_its_nam
     spools.close()
     found = spools_of(tmp_path).by_token[TOKEN]
     assert (found.number, found.rows) == (1, 1)
+
+
+def test_what_is_no_spool_is_set_aside(tmp_path: Path) -> None:
+    """A folder ended the start, as the `lost+found` of a disk of its own did; a file of another was deleted."""
+    folder = tmp_path / "staging"
+    folder.mkdir()
+    staged(folder, [chunk(b"a")], sealed=True)[0].close()
+    (folder / "lost+found").mkdir()
+    (folder / "abcdef01").mkdir()
+    (folder / "abcdef02").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "abcdef03")
+    (folder / "notes.txt").write_text("keep me")
+    assert list(spools_of(folder).by_token) == [TOKEN]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([TOKEN, "lost+found"])
+    aside = {path.name.partition(".1")[0]: path for path in (tmp_path / "lost+found").glob("staging-*")}
+    assert sorted(aside) == ["staging-abcdef01", "staging-abcdef02", "staging-abcdef03", "staging-notes.txt"]
+    assert aside["staging-notes.txt"].read_text() == "keep me"
 
 
 def test_who_waits_for_dropped_rows_is_answered(tmp_path: Path) -> None:

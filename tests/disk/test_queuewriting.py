@@ -12,7 +12,7 @@ from disk.queue_parts import contents, drain, make, message, messages, put
 from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
 from penstock.disk.queuewriting import FLUSHES_BEHIND, Syncing
-from penstock.errors import StoreError
+from penstock.errors import NoDescriptor, StoreError
 
 
 class Beside:
@@ -119,6 +119,42 @@ def test_a_flush_that_fails_in_a_thread_is_final(tmp_path: Path) -> None:
         put(one.queue, message(12))
     assert one.queue.syncing.take_job(one.failed.append) is None
     assert drain(one.queue) == messages(12)
+
+
+class Unopened(LyingFiles):
+    """No meta file can be opened while `broken`."""
+
+    broken: StoreError | None = None
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.broken is not None and ".meta." in path.name:
+            raise self.broken
+        return super().open(path, create=create, writable=writable)
+
+
+@pytest.mark.parametrize("error", [NoDescriptor("too many open files"), StoreError("Cannot allocate memory")])
+def test_a_meta_file_that_cannot_be_written_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: StoreError
+) -> None:
+    """What was put is flushed, and no broker has to stop storing."""
+    files = Unopened(tmp_path)
+    one = Beside(tmp_path, files)
+    put(one.queue, *messages(11))
+    put(one.queue, message(11))
+    files.broken = error
+    for mono_ms in (0, 2_000, 4_000):
+        run_now([one.job()], mono_ms)
+        one.queue.tick(mono_ms)
+        one.queue.tick(mono_ms + 2_000)
+    assert len([line for line in caplog.messages if "tried again" in line]) == 1
+    with pytest.raises(type(error)):
+        one.queue.sync()
+    files.broken = None
+    put(one.queue, message(12))
+    run_now([one.job()], 6_000)
+    assert (one.failed, one.queue.syncing.failed) == ([], None)
+    files.power_cut(tmp_path / "cut")
+    assert drain(make(tmp_path / "cut")) == messages(13)
 
 
 def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:

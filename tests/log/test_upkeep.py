@@ -271,6 +271,7 @@ def test_what_could_not_be_written_down_is_tried_again_and_told_once(
     files = Passing(names, error)
     store = make(tmp_path, files=files)
     store.open()
+    store.queue(b"unused", 0)  # which has no folder yet: a flush of that failed, and ended all storing
     files.broken = True
     for _ in range(SMALL.reserve_offsets + 1):
         put(store, b"x")

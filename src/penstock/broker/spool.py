@@ -17,6 +17,7 @@ from isal import isal_zlib
 
 from penstock.disk.files import Files
 from penstock.disk.job import Job
+from penstock.disk.quarantine import try_quarantine
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.wire.codes import ResponseCode
 from penstock.wire.staged import CHUNK, DELAYED, HEADER, MAGIC, PIECE, PLACE, SEAL, U32, VERSION
@@ -174,12 +175,19 @@ class Spools:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Find the spools of a former run, each up to its last whole chunk."""
+        """Find the spools of a former run, each up to its last whole chunk. What has another name, and what is no file, is
+        another's: it is set aside. A disk of its own has a `lost+found`.
+        """
         self.files.make_folder(self.folder)
         for name in self.files.names(self.folder):
-            spool = self._read(self.folder / name) if TOKEN.fullmatch(name) else None
+            path = self.folder / name
+            if TOKEN.fullmatch(name) is None or not path.is_file():
+                if name != "lost+found":
+                    try_quarantine(self.files, self.folder.parent, path, "no file of staged rows")
+                continue
+            spool = self._read(path)
             if spool is None:
-                self.files.unlink(self.folder / name)
+                self.files.unlink(path)
             else:
                 self.by_token[name] = spool
                 self.staged_bytes += spool.size

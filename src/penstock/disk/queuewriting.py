@@ -7,6 +7,7 @@ that nobody else of the broker waits for it. A lock keeps it from what closes th
 
 from __future__ import annotations
 
+import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,10 @@ from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.disk.quarantine import make_way
 from penstock.disk.queuefiles import SUMS_HEAD, Paths, Place, RecordFile, Sums
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import StoreError
+from penstock.faults import Told
+
+log = logging.getLogger("penstock.disk")
 
 FLUSHES_BEHIND = 40  # so many times `sync_every` operations may wait for the thread that flushes
 PACE_MS = 25  # between two flushes of a thread: what makes files durable costs the same for few messages as for many
@@ -119,7 +123,7 @@ class WriteFile:
 
 class Syncing:
     """What of a disk queue is not durable, and how it becomes so. A flush that failed is final (`failed`): nothing more is
-    taken in until the queue is opened anew. No room for the meta file is not: it is tried again.
+    taken in until the queue is opened anew. A meta file that cannot be written is not: it is written as a whole each time.
     """
 
     def __init__(self, writer: WriteFile, places: Callable[[], Places], sync_every: int, sync_timeout_ms: int) -> None:
@@ -133,6 +137,7 @@ class Syncing:
         self._wanting: set[Syncing] | None = None
         self._flushing = False
         self._rests_until_ms = 0
+        self._told = Told()
         self._lock = threading.RLock()  # of the files that are written, and of the meta file
         self._number = 0  # of what the owner did to them: a thread that comes behind it has nothing to do
 
@@ -223,16 +228,20 @@ class Syncing:
             self._rests_until_ms = mono_ms + PACE_MS
             if lost:
                 self.failed = lost[0]
-            if error is None and self._number == number:
+                failed(lost[0])
+            elif error is None and self._number == number:
+                self._told.over()
                 moved = self._places()[1] != places[1]
                 self.operations = max(int(moved), self.operations - operations)
-            elif isinstance(error, StoreError) and (lost or not isinstance(error, DiskFull)):
-                failed(error)
+            elif isinstance(error, StoreError) and self._told.is_news("", mono_ms):
+                log.error("a disk queue's meta file is not written now, it is tried again error=%s", error)
 
         return Job("disk queue", run, finish)
 
     def sync(self) -> None:
-        """Flush what was put, then write the meta file, here and now. StoreError; DiskFull where it is only the meta file."""
+        """Flush what was put, then write the meta file, here and now. StoreError; where it is only the meta file `failed` is
+        None.
+        """
         if self.operations:
             with self.alone():
                 self.flush()

@@ -261,8 +261,9 @@ class Upkeep:
                 return
             for by_id in store.queues.values():
                 for queue in by_id.values():
-                    queue.flush_again()
-                    store.mark_dirty(queue)
+                    if queue.file.segments:  # before its first file it has no folder that could be flushed
+                        queue.flush_again()
+                        store.mark_dirty(queue)
             for index_file in store.index.index_files if store.index is not None else ():
                 index_file.mark_dirty()
 

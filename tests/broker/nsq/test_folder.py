@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.queueside import Side
 from disk.queue_parts import messages, put
-from penstock.broker.nsq.folder import NOTES, QueueFolder, file_name
+from penstock.broker.nsq.folder import NOTES, RETRY_MS, QueueFolder, file_name
 from penstock.broker.nsq.topics import QueueTopic
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 from penstock.disk.queuewriting import FLUSHES_BEHIND, PACE_MS
-from penstock.errors import StoreError
+from penstock.errors import NoDescriptor, StoreError
 
 
 @given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40))
@@ -55,6 +56,27 @@ def test_a_disk_queue_is_opened_once_and_dropped_with_its_files(tmp_path: Path) 
     assert not folder.has_backend_files(b"t")
     folder.drop_backend(b"t:c")
     assert not folder.has_backend_files(b"t:c")
+
+
+def test_a_tick_raises_what_is_final_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A meta file that cannot be written now ended all publishing."""
+    files = Files()
+    folder = QueueFolder(BrokerConfig(data=str(tmp_path), sync_every=10), files)
+    queue = folder.backend(b"t")
+    put(queue, *messages(10 * FLUSHES_BEHIND))  # so far behind the thread that the loop flushes
+    queue.syncing.operations = 10 * FLUSHES_BEHIND
+
+    def fail(*_: object) -> None:
+        raise NoDescriptor("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "rename", fail)
+        assert folder.tick(0) == RETRY_MS
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "datasync", fail)
+        with pytest.raises(StoreError):
+            folder.tick(RETRY_MS)
+    folder.close()
 
 
 def test_a_disk_queue_rests_between_two_flushes(tmp_path: Path) -> None:

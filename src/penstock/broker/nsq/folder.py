@@ -200,8 +200,10 @@ class QueueFolder:
         for backend in self._backends.values():
             try:
                 due_ms = backend.tick(mono_ms)
-            except DiskFull:
-                due_ms = mono_ms + RETRY_MS  # it stays as it was on disk, and is tried again
+            except StoreError:
+                if backend.syncing.failed is not None:
+                    raise
+                due_ms = mono_ms + RETRY_MS  # its meta file stays as it was on disk, and is tried again
             if due_ms is not None and (next_ms is None or due_ms < next_ms):
                 next_ms = due_ms
         return next_ms
