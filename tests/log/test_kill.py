@@ -51,7 +51,6 @@ while True:
 """
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(2))
 def test_everything_said_is_there_after_a_kill(tmp_path: Path, seed: int) -> None:
     noise = random.Random(seed)
