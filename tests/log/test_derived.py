@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from store_parts import make, put
+import pytest
+from store_parts import make, put, work
 
 from penstock.log.checkpoint import DAMAGED_QUEUES
 from penstock.log.contents import Contents, Recovery
@@ -34,6 +35,24 @@ def test_sound_queues_and_a_sound_index(tmp_path: Path) -> None:
     assert found.bad_queues(store.end_position) == []
     assert found.index_joins()
     assert not any(found.headless(queue) for queue in store.queues[b"T"].values())
+    store.close(False)
+
+
+@pytest.mark.parametrize("size", [0, 40 + 50 * 4 + 60 * 20])
+@pytest.mark.parametrize("newest", [True, False])
+def test_an_index_file_whose_making_was_broken_off(tmp_path: Path, size: int, newest: bool) -> None:
+    """A kill left it without a header, and the whole index was made anew. One that is older than the checkpoint had entries."""
+    store = opened(tmp_path)
+    work(store)
+    store.close(False)
+    (file,) = (tmp_path / "index").iterdir()
+    begun = file.with_name(f"{int(file.name) + (1 if newest else -1):017d}")
+    begun.write_bytes(bytes(size))
+    store = make(tmp_path)
+    report = store.open()
+    assert report.rebuilt == ([] if newest else ["index"])
+    assert not begun.exists()
+    assert len(store.query(b"T", b"k7", 5, 0, 1 << 50)) == 1
     store.close(False)
 
 

@@ -62,14 +62,14 @@ def _kind(path: Path) -> str:
 
 
 class Contents:
-    """The files of one log; `odd_index` when some of its index cannot be read."""
+    """The files of one log; `odd_index` are the index files that cannot be read: their numbers, 0 of other names."""
 
     def __init__(self, store: LogState, report: Recovery) -> None:
         self.store = store
         self.report = report
         self.files = store.files
         self.folder = store.folder
-        self.odd_index = False
+        self.odd_index: list[int] = []
 
     def mend_names(self) -> None:
         """What is not a file or a folder where one should be goes to lost+found, a named pipe, too. StoreError when nothing can:
@@ -156,7 +156,7 @@ class Contents:
             store.index = KeyIndex(self.folder / "index", identity.slots, identity.entries, files, store.clock)
             for path in store.index.load():
                 self.quarantine(path, "not an index file that can be read")
-                self.odd_index = True
+                self.odd_index.append(int(path.name) if path.name.isascii() and path.name.isdigit() else 0)
         self._load_queues(identity.queue_file_size)
 
     def _mend_segments(self, file: SegmentedFile) -> None:

@@ -119,15 +119,16 @@ class Derived:
         if store.index is None:
             return start
         gone = None
-        if known is not None and not self.contents.odd_index:
+        # A newer file than the checkpoint's falls away, read or not: a process that is killed while it makes one leaves it empty.
+        if known is not None and all(number > known.index_file for number in self.contents.odd_index):
             gone = store.index.cut(known.index_file, known.index_count, known.derived)
             if gone is not None and not (store.index.is_sound() and self.index_joins()):
                 for path in gone:
                     self.files.unlink(path)
                 gone = None
         if gone is None:
-            had = (
-                bool(store.index.index_files) or self.contents.odd_index or (known is not None and known.index_file > 0)
+            had = bool(store.index.index_files or self.contents.odd_index) or (
+                known is not None and known.index_file > 0
             )
             why = _NOT_VOUCHED_FOR if known is None else "an index that does not fit the log"
             for path in store.index.forget():
