@@ -59,7 +59,7 @@ class DiskFull(StoreError):
 
 
 class NoDescriptor(StoreError):
-    """A file could not be opened, for too many are: that passes, and nothing was done to the file."""
+    """A file could not be opened, for too many are, or the system has no memory: that passes, and nothing was done to it."""
 
 
 class Corrupt(StoreError):

@@ -319,6 +319,31 @@ def test_files_have_descriptors_that_a_burst_of_connections_cannot_take(
         assert len(files_module._spares) == len(kept) == 16
 
 
+def test_no_memory_to_open_a_file_passes_and_none_to_flush_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that could not open its file, or its folder, for want of memory ended all storing."""
+    files = Files()
+    fd = files.open(tmp_path / "a", create=True)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(NoDescriptor, match="a: Cannot allocate memory"):
+            files.open(tmp_path / "a")
+        with pytest.raises(NoDescriptor, match=r"a flush of the folder .*: Cannot allocate memory"):
+            files.sync_folder(tmp_path)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
+    for flush in (lambda: files.datasync(fd), lambda: files.sync_folder(tmp_path)):
+        with pytest.raises(StoreError, match="Cannot allocate memory") as raised:
+            flush()
+        assert not isinstance(raised.value, NoDescriptor)
+    files.close(fd)
+
+
 def test_where_few_descriptors_are_left_a_deletion_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files()
     files.released.begin()

@@ -49,11 +49,11 @@ _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioc
 _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
+_NOT_OPENED = (*_TOO_MANY, errno.ENOMEM)  # then nothing was done to the file; from a flush, no memory is final
 _OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS, errno.EACCES)  # with these hardly another file fares better
 # An old kernel, or the sandbox of a container, says so of a call, whatever the file.
 _NO_CALL = (errno.ENOSYS, errno.EPERM)
 _LATELY_MS = 10_000
-
 
 _SPARES_MAX = 16
 _spares: list[int] = []  # descriptors of this process that files of ours may have when all others are taken
@@ -100,10 +100,10 @@ def _close(fd: int) -> None:
         keep_spares()
 
 
-def _failed(error: OSError, what: object) -> StoreError:
+def _failed(error: OSError, what: object, passing: tuple[int, ...] = _TOO_MANY) -> StoreError:
     if error.errno in NO_ROOM:
         return DiskFull(f"no room for {what}: {error.strerror}")
-    if error.errno in _TOO_MANY:
+    if error.errno in passing:
         return NoDescriptor(f"{what}: {error.strerror}")
     return StoreError(f"{what}: {error.strerror}")
 
@@ -184,7 +184,7 @@ class Files:
         try:
             return _open(path, flags)
         except OSError as error:
-            raise _failed(error, path) from error
+            raise _failed(error, path, _NOT_OPENED) from error
 
     def close(self, fd: int) -> None:
         _close(fd)
@@ -374,12 +374,14 @@ class Files:
         """Make the names in the folder durable."""
         try:
             fd = _open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                _close(fd)
+        except OSError as error:
+            raise _failed(error, f"a flush of the folder {folder}", _NOT_OPENED) from error
+        try:
+            os.fsync(fd)
         except OSError as error:
             raise _failed(error, f"a flush of the folder {folder}") from error
+        finally:
+            _close(fd)
 
     def rename(self, old: Path, new: Path) -> None:
         _demand_ours(self)
