@@ -560,6 +560,21 @@ def test_what_has_the_name_of_the_next_segment_makes_way(tmp_path: Path, what: s
     demand_aside(tmp_path / "t", path.name, outside)
 
 
+@pytest.mark.parametrize("suffix", [".queue", ".sums"])
+def test_a_segment_that_is_a_link_to_nowhere_ends_the_start_with_what_to_do(tmp_path: Path, suffix: str) -> None:
+    """What is behind it may be on a disk that is not mounted: an error without a remedy said that no file is there."""
+    queue = make(tmp_path)
+    assert put(queue, b"first") == 0
+    queue.close(True)
+    path = tmp_path / "t" / f"t_1{suffix}"
+    path.unlink()
+    path.symlink_to(tmp_path / "disk" / path.name)
+    with pytest.raises(StoreError, match=r"disk/t_1\.\w+, which is not there: mount it, or remove the link"):
+        make(tmp_path)
+    path.unlink()
+    assert bodies(make(tmp_path)) == ([] if suffix == ".queue" else [b"first"])
+
+
 class KeepsNames(Files):
     """No file whose name ends like this gets another one."""
 

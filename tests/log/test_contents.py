@@ -67,6 +67,36 @@ def test_a_link_that_leads_nowhere_ends_the_start(tmp_path: Path, name: str) -> 
     assert report.moved == []
 
 
+@pytest.mark.parametrize("name", ["commitlog", "checksums", "index", "consumequeue/T/0"])
+def test_what_is_no_file_of_the_log_is_set_aside_or_passed_over(tmp_path: Path, name: str) -> None:
+    """On a disk of its own `lost+found` was renamed, and the next start refused, for it cannot be moved to another disk; and a
+    link that leads nowhere ended the start though its name says that no segment is behind it.
+    """
+    folder = tmp_path / name
+    (folder / "lost+found").mkdir(parents=True)
+    (folder / "notes.txt").write_text("keep me")
+    (folder / "link").symlink_to(tmp_path / "nowhere")
+    (folder / "folder").mkdir()
+    Contents(LogStore(tmp_path, SMALL), Recovery()).mend_names()
+    assert sorted(path.name for path in folder.iterdir()) == ["lost+found", "notes.txt"]
+    aside = sorted(path.name.partition(".")[0] for path in (tmp_path / "lost+found").iterdir())
+    assert aside == [f"{name.replace('/', '-')}-{what}" for what in ("folder", "link")] + ["manifest"]
+
+
+def test_a_log_on_disks_of_their_own_starts_again(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("commitlog", "checksums", "index", "consumequeue", "schedule")]
+    for folder in folders:
+        (folder / "lost+found").mkdir(parents=True)
+    for n in range(2):
+        store = make(tmp_path)
+        store.open()
+        put(store, b"x")
+        assert bodies(store) == [b"x"] * (n + 1)
+        store.close()
+    assert all((folder / "lost+found").is_dir() for folder in folders)
+    assert not (tmp_path / "lost+found").exists()
+
+
 def test_a_lost_and_found_that_is_not_ours_is_said_before_it_is_needed() -> None:
     """mkfs.ext4 makes one for root alone; a data folder that is the top of its file system has that."""
     with tempfile.TemporaryDirectory() as name:

@@ -15,7 +15,7 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.files import Files, advise, are_many, is_full, make_pages, take_room
+from penstock.disk.files import Files, advise, are_many, demand_target, is_full, make_pages, take_room
 from penstock.disk.segmenthead import NOT_CLEAN, Head, read_heads
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
@@ -332,6 +332,8 @@ class ReadySegment(SegmentFile):
         """Map the existing files and find what they hold: CHECKED, or why not. `after_cut`: a power cut came before, and
         what has no sums may never have been whole. StoreError when the files cannot be read.
         """
+        demand_target(self.path)
+        demand_target(self.sums_path)
         size = self.path.stat().st_size
         heads, old = read_heads(self.files, self.sums_path, size, self.tag)
         # A power cut may leave one copy of an earlier life.

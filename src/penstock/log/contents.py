@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.disk import tables
 from penstock.disk.files import demand_target, number_names
-from penstock.disk.quarantine import quarantine
+from penstock.disk.quarantine import quarantine, try_quarantine
 from penstock.disk.segments import SegmentedFile, segment_name
 from penstock.errors import StoreError
 from penstock.log import checkpoint as marks
@@ -97,8 +97,8 @@ class Contents:
         for name in ("commitlog", "checksums", "index", "consumequeue", "config", "lost+found", "queues", "schedule"):
             path = folder / name
             self._demand_folder(path)
-            for inside in files.names(path) if name in ("commitlog", "checksums", "index") else ():
-                self._demand_file(path / inside)
+            if name in ("commitlog", "checksums", "index"):
+                self._demand_inside(path)
         for topic in files.names(folder / "queues"):
             self._demand_folder(folder / "queues" / topic)
         for topic in files.names(folder / "consumequeue"):
@@ -106,8 +106,19 @@ class Contents:
             for queue_id in files.names(folder / "consumequeue" / topic):
                 path = folder / "consumequeue" / topic / queue_id
                 self._demand_folder(path)
-                for inside in files.names(path):
-                    self._demand_file(path / inside)
+                self._demand_inside(path)
+
+    def _demand_inside(self, folder: Path) -> None:
+        """Files of ours have numbers for names; what has another name is another's. A disk of its own has a `lost+found`. A file
+        stays for whoever put it there: nothing of ours reads it, and what is set aside is removed after three days. Anything
+        else, a link that leads nowhere, too, would be in the way of who reads all there is.
+        """
+        for name in self.files.names(folder):
+            path = folder / name
+            if name.isascii() and name.isdigit():
+                self._demand_file(path)
+            elif name != "lost+found" and not path.is_file():
+                try_quarantine(self.files, self.folder, path, "no file of this log")
 
     def _demand_file(self, path: Path) -> None:
         demand_target(path)

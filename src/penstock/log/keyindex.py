@@ -360,6 +360,8 @@ class KeyIndex:
         odd: list[Path] = []
         self.index_files = []
         for name in self.files.names(self.folder):
+            if name == "lost+found":  # of a disk of its own
+                continue
             path = self.folder / name
             index_file = IndexFile(path, self.slots, self.entries, self.files)
             try:

@@ -58,6 +58,14 @@ def test_a_disk_queue_is_opened_once_and_dropped_with_its_files(tmp_path: Path) 
     assert not folder.has_backend_files(b"t:c")
 
 
+def test_a_lost_and_found_of_a_disk_of_its_own_stays(tmp_path: Path) -> None:
+    """It is empty as a rule, and was removed as the folder of a topic that is gone."""
+    for name in ("lost+found", "gone", "t"):
+        (tmp_path / "queues" / name).mkdir(parents=True)
+    QueueFolder(BrokerConfig(data=str(tmp_path)), Files()).tidy([b"t"])
+    assert sorted(path.name for path in (tmp_path / "queues").iterdir()) == ["lost+found", "t"]
+
+
 def test_a_tick_raises_what_is_final_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A meta file that cannot be written now ended all publishing."""
     files = Files()

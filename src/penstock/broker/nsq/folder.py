@@ -101,8 +101,10 @@ class QueueFolder:
         self.files.remove_folder(folder)
 
     def tidy(self, topics: Iterable[bytes]) -> None:
-        """Forget the topics that are none of these: a former process left their folders."""
-        known = set(map(file_name, topics))
+        """Forget the topics that are none of these: a former process left their folders. The `lost+found` of a disk of its own
+        stays: fsck needs it.
+        """
+        known = {"lost+found", *map(file_name, topics)}
         for name in self.files.names(self.queues):
             if name not in known:
                 self.files.remove_folder(self.queues / name)
