@@ -148,6 +148,29 @@ def test_a_file_that_could_not_be_removed_gives_no_chunks_to_the_next_of_its_nam
     assert (found.number, found.rows) == (1, 1)
 
 
+@pytest.mark.parametrize("at", [0, 3, 6, 8, 11, 12, 40, -1])
+def test_a_spool_with_a_damaged_header_is_set_aside(tmp_path: Path, at: int) -> None:
+    """It was deleted, like one whose header a kill has cut short."""
+    folder = tmp_path / "staging"
+    _, spool, sizes = staged(folder, [chunk(b"a"), chunk(b"b")], sealed=True)
+    data = bytearray(spool.path.read_bytes())
+    data[at if at >= 0 else sizes[0] - 1] ^= 1
+    spool.path.write_bytes(data)
+    assert spools_of(folder).by_token == {}
+    assert list(folder.iterdir()) == []
+    (kept,) = (tmp_path / "lost+found").glob(f"staging-{TOKEN}.*")
+    assert kept.read_bytes() == data
+
+
+@pytest.mark.parametrize("zeros", [1, 12, 200, 4096])
+def test_a_spool_of_which_a_power_cut_has_left_zeros_goes(tmp_path: Path, zeros: int) -> None:
+    folder = tmp_path / "staging"
+    folder.mkdir()
+    (folder / TOKEN).write_bytes(bytes(zeros))
+    assert spools_of(folder).by_token == {}
+    assert [*folder.iterdir(), *tmp_path.glob("lost+found")] == []
+
+
 def test_what_is_no_spool_is_set_aside(tmp_path: Path) -> None:
     """A folder ended the start, as the `lost+found` of a disk of its own did; a file of another was deleted."""
     folder = tmp_path / "staging"

@@ -18,7 +18,7 @@ from isal import isal_zlib
 from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.disk.quarantine import try_quarantine
-from penstock.errors import DiskFull, Refused, StoreError
+from penstock.errors import Corrupt, DiskFull, Refused, StoreError
 from penstock.wire.codes import ResponseCode
 from penstock.wire.staged import CHUNK, DELAYED, HEADER, MAGIC, PIECE, PLACE, SEAL, U32, VERSION
 
@@ -185,7 +185,11 @@ class Spools:
                 if name != "lost+found":
                     try_quarantine(self.files, self.folder.parent, path, "no file of staged rows")
                 continue
-            spool = self._read(path)
+            try:
+                spool = self._read(path)
+            except Corrupt as damage:
+                try_quarantine(self.files, self.folder.parent, path, damage.why)
+                continue
             if spool is None:
                 self.files.unlink(path)
             else:
@@ -193,7 +197,7 @@ class Spools:
                 self.staged_bytes += spool.size
 
     def _read(self, path: Path) -> Spool | None:
-        """A spool; None when not even its header is whole."""
+        """A spool; None when a kill or a power cut came while its header was written. Corrupt when the header was whole once."""
         fd = self.files.open(path)
         try:
             size = self.files.size(fd)
@@ -204,6 +208,8 @@ class Spools:
             text = self.files.read(fd, HEADER.size, min(length, HEADER_BYTES_MAX))
             end = HEADER.size + length
             if magic != MAGIC or version != VERSION or self.files.read(fd, end, U32.size) != U32.pack(crc_of(text)):
+                if (size >= end + U32.size and any(head + text)) or self._ends_sealed(fd, size):
+                    raise Corrupt(path, 0, "a header of staged rows that does not fit its sum")
                 return None
             about = json.loads(text)
             spool = Spool(
@@ -217,6 +223,12 @@ class Spools:
             return spool
         finally:
             self.files.close(fd)
+
+    def _ends_sealed(self, fd: int, size: int) -> bool:
+        """Whether the file ends with a seal, whatever is before it."""
+        at = max(0, size - CHUNK.size - SEAL.size)
+        tail = self.files.read(fd, at, CHUNK.size + SEAL.size)
+        return tail[: CHUNK.size] == CHUNK.pack(0, SEAL.size, crc_of(tail[CHUNK.size :]))
 
     def _read_chunk(self, spool: Spool, fd: int) -> bool:
         head = self.files.read(fd, spool.size, CHUNK.size)
