@@ -455,13 +455,15 @@ def test_large_messages_are_written_beside_the_mapping_and_found_again(tmp_path:
     ("error", "part"), [(StoreError, 0), (DiskFull, 3_000), (StoreError, 1 << 20), (MemoryError, 7)]
 )
 def test_large_messages_that_a_write_refuses_go_through_the_mapping(
-    tmp_path: Path, error: type[Exception], part: int
+    tmp_path: Path, error: type[Exception], part: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Each of them was told of by a line."""
     files = Refusing(error, part)
     queue = make(tmp_path, files, size=1 << 20)
     for body in MIXED:
         assert put(queue, body) == 0
     assert files.count == 4
+    assert len([line for line in caplog.messages if "goes on through the mapping" in line]) == 1
     assert bodies(queue) == MIXED
     queue.close(clean=False)
     assert bodies(make(tmp_path, size=1 << 20)) == MIXED

@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from penstock.disk.files import NO_ROOM
+from penstock.disk.refusals import NO_ROOM
 from penstock.errors import DiskFull, StoreError
 from penstock.schedule.file import UNKNOWN, ScheduleFile, key_of, record_of
 

@@ -12,25 +12,20 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import logging
 import mmap
 import os
 import re
 import resource
 import struct
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from penstock.disk.refusals import NO_ROOM, TOO_MANY, Refusals
 from penstock.disk.released import Released
 from penstock.errors import DiskFull, NoDescriptor, StoreError
-from penstock.faults import Told
-from penstock.words import NS_A_MS
-
-log = logging.getLogger("penstock.disk")
 
 DESCRIPTORS_KEPT = 256
 _DESCRIPTORS_EACH, _UNASKED_MAX = 16, 32  # what a demand may take, with its connections; so many go by one look
@@ -47,13 +42,9 @@ _WAIT_BEFORE = 1  # sync_file_range(2): of all of the file, for nought bytes are
 _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
 _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x0080_0000  # of ioctl_iflags(2); the last is chattr's C
 _FLAGS = struct.Struct("I4x")  # declared as a long, and half of it is used
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TOO_MANY = (errno.EMFILE, errno.ENFILE)
-_NOT_OPENED = (*_TOO_MANY, errno.ENOMEM)  # then nothing was done to the file; from a flush, no memory is final
-_OF_ALL = (*NO_ROOM, *_TOO_MANY, errno.ENOMEM, errno.EROFS, errno.EACCES)  # with these hardly another file fares better
+_NOT_OPENED = (*TOO_MANY, errno.ENOMEM)  # then nothing was done to the file; from a flush, no memory is final
 # An old kernel, or the sandbox of a container, says so of a call, whatever the file.
 _NO_CALL = (errno.ENOSYS, errno.EPERM)
-_LATELY_MS = 10_000
 
 _SPARES_MAX = 16
 _spares: list[int] = []  # descriptors of this process that files of ours may have when all others are taken
@@ -78,7 +69,7 @@ def _open(path: Path, flags: int) -> int:
         try:
             return os.open(path, flags | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            if error.errno not in _TOO_MANY or not _spares:
+            if error.errno not in TOO_MANY or not _spares:
                 raise
             os.close(_spares.pop())
 
@@ -89,7 +80,7 @@ def _mapped(fd: int, size: int, access: int) -> mmap.mmap:
         try:
             return mmap.mmap(fd, size, access=access)
         except OSError as error:
-            if error.errno not in _TOO_MANY or not _spares:
+            if error.errno not in TOO_MANY or not _spares:
                 raise
             os.close(_spares.pop())
 
@@ -100,7 +91,7 @@ def _close(fd: int) -> None:
         keep_spares()
 
 
-def _failed(error: OSError, what: object, passing: tuple[int, ...] = _TOO_MANY) -> StoreError:
+def _failed(error: OSError, what: object, passing: tuple[int, ...] = TOO_MANY) -> StoreError:
     if error.errno in NO_ROOM:
         return DiskFull(f"no room for {what}: {error.strerror}")
     if error.errno in passing:
@@ -129,30 +120,6 @@ def file_of(fd: int) -> Path:
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-class Refusals:
-    """Why nothing could be stored on a disk: for the log, once a minute, and for whoever asks whether it can."""
-
-    def __init__(self) -> None:
-        self._told = Told()
-        self._why, self._at_ms = "", 0
-
-    def note(self, error: StoreError) -> None:
-        """An append is refused for this."""
-        mono_ms = time.monotonic_ns() // NS_A_MS
-        cause = error.__cause__
-        number = cause.errno if isinstance(cause, OSError) else None
-        if self._told.is_news(f"{type(error).__name__} {number or ''}", mono_ms):
-            log.warning("nothing is stored error=%s", error)
-        if number in _OF_ALL:
-            self._why, self._at_ms = os.strerror(number), mono_ms
-
-    def lately(self) -> str:
-        """In the system's words, if it is no matter of one file and was seen in the last ten seconds; else empty. Nobody may have
-        asked for room since, so this is forgotten: whoever sends then finds out anew.
-        """
-        return self._why if time.monotonic_ns() // NS_A_MS - self._at_ms < _LATELY_MS else ""
 
 
 class Files:

@@ -10,8 +10,6 @@ records, as a torn tail. Nobody is answered, and nobody reads, before `settle`.
 
 from __future__ import annotations
 
-import logging
-
 import cython
 
 from penstock.disk.readysegment import SMALL
@@ -24,8 +22,6 @@ else:
     from penstock.disk import readylayout as layout
     from penstock.disk.readysegment import ReadySegment
     from penstock.octets import address, copy, fence, put8, ube32
-
-log = logging.getLogger("penstock.disk")
 
 GATHER_BYTES = 256 << 10
 WRITE_BYTES_MIN = 4 << 10  # less is a page at most: many queues in turn would make a call for every message
@@ -91,7 +87,7 @@ class Gathering:
         try:
             segment.files.write(segment.fd, self.start, memoryview(self.buffer)[:size])
         except Exception as error:
-            log.error("a ready queue's pwrite failed, it goes on through the mapping error=%s", error)
+            segment.files.refusals.goes_on(error)
             return False
         return True
 

@@ -269,7 +269,7 @@ class SegmentFile:
                 parts.append(b"\0")  # the next life of the file must not run on into this one's rest
             self.files.write_parts(self.fd, self.end, parts)
         except Exception as error:
-            log.error("a ready queue's pwritev failed, it goes on through the mapping error=%s", error)
+            self.files.refusals.goes_on(error)
             return False
         if self.end < self.warm:
             put8(self.base, self.end, layout.LETTER)

@@ -26,7 +26,7 @@ from typing import Any
 
 import lmdb
 
-from penstock.disk.files import NO_ROOM
+from penstock.disk.refusals import NO_ROOM
 from penstock.errors import DiskFull, StoreError
 from penstock.lmdbfile import Damaged, LmdbFile, Tree
 from penstock.wire.record import decode_record
