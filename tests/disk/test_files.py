@@ -319,6 +319,20 @@ def test_files_have_descriptors_that_a_burst_of_connections_cannot_take(
         assert len(files_module._spares) == len(kept) == 16
 
 
+def test_a_signal_ends_no_look_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic was refused for it: Python tries again what a signal ends, but not the opening of a folder to be listed."""
+    (tmp_path / "a").touch()
+    listdir, ended = os.listdir, [InterruptedError(errno.EINTR, os.strerror(errno.EINTR))]
+
+    def once(folder: Path) -> list[str]:
+        if ended:
+            raise ended.pop()
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", once)
+    assert Files().names(tmp_path) == ["a"]
+
+
 def test_no_memory_to_open_a_file_passes_and_none_to_flush_it_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

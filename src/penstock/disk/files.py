@@ -418,12 +418,15 @@ class Files:
 
     def names(self, folder: Path) -> list[str]:
         """What lies in the folder, sorted; nothing when there is no such folder."""
-        try:
-            return sorted(os.listdir(folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise _failed(error, folder) from error
+        while True:
+            try:
+                return sorted(os.listdir(folder))
+            except InterruptedError:  # Python tries again what a signal ends, but not this
+                continue
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            except OSError as error:
+                raise _failed(error, folder) from error
 
     def may_use(self, folder: Path) -> bool:
         """Whether what lies in the folder may be read and changed by this process."""
