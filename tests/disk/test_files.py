@@ -319,6 +319,29 @@ def test_files_have_descriptors_that_a_burst_of_connections_cannot_take(
         assert len(files_module._spares) == len(kept) == 16
 
 
+def test_a_file_that_the_system_tells_nothing_of_is_a_store_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Committed offsets were not tried again behind it, and `/ping` said so until the next were written."""
+    files = Files()
+    fd = files.open(tmp_path / "a", create=True)
+
+    def fail(*_: object, **__: object) -> os.stat_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat", "fstat"):
+            patch.setattr(os, name, fail)
+        for call in (
+            lambda: files.make_folder(tmp_path),
+            lambda: files.size(fd),
+            lambda: files.modified_ms(tmp_path / "a"),
+        ):
+            with pytest.raises(StoreError, match=os.strerror(errno.ESTALE)):
+                call()
+    files.close(fd)
+
+
 def test_a_signal_ends_no_look_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic was refused for it: Python tries again what a signal ends, but not the opening of a folder to be listed."""
     (tmp_path / "a").touch()

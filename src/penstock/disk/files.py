@@ -179,7 +179,10 @@ class Files:
             )
 
     def size(self, fd: int) -> int:
-        return os.fstat(fd).st_size
+        try:
+            return os.fstat(fd).st_size
+        except OSError as error:
+            raise _failed(error, file_of(fd)) from error
 
     def grow(self, fd: int, size: int) -> None:
         """Let the file end at `size` without taking room; what lies between must be allocated before it is touched."""
@@ -398,7 +401,7 @@ class Files:
         except FileNotFoundError as error:
             if path.parent == path:
                 return
-            if path.parent.is_dir():  # there, and takes no folder: /proc
+            if os.path.isdir(path.parent):  # there, and takes no folder: /proc
                 raise _failed(error, path) from error
             self.make_folder(path.parent, durable=durable)
             self.make_folder(path, durable=durable)
@@ -436,8 +439,11 @@ class Files:
         """When the file was last written, by the wall clock; a link that leads nowhere: when it was made."""
         try:
             return os.stat(path).st_mtime_ns // 1_000_000
-        except FileNotFoundError:
-            return os.lstat(path).st_mtime_ns // 1_000_000
+        except OSError:
+            try:
+                return os.lstat(path).st_mtime_ns // 1_000_000
+            except OSError as error:
+                raise _failed(error, path) from error
 
     def usage(self, folder: Path) -> tuple[int, int]:
         """Bytes of the folder's file system: (used, used and available to us), as `df` counts and RocketMQ does: blocks that
@@ -458,7 +464,11 @@ def _demand_ours(files: Files) -> None:
 
 def demand_target(path: Path) -> None:
     """StoreError where there is a link that leads nowhere: what is behind it may be on a disk that is not mounted."""
-    if path.is_symlink() and not path.exists():
+    try:
+        nowhere = path.is_symlink() and not path.exists()
+    except OSError as error:
+        raise _failed(error, path) from error
+    if nowhere:
         raise StoreError(f"{path} leads to {os.readlink(path)}, which is not there: mount it, or remove the link")
 
 
