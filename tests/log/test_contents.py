@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from store_parts import SMALL, bodies, make, put
 
-from penstock.errors import StoreError
+from penstock.disk.files import Files
+from penstock.errors import NoDescriptor, StoreError
 from penstock.log.contents import Contents, Recovery
 from penstock.log.store import LogStore
 
@@ -154,3 +155,41 @@ def test_a_queue_file_holds_whole_entries_whatever_its_size_is_said_to_be(tmp_pa
 
 def test_the_report_is_a_table() -> None:
     assert Recovery(start=5, damage=[{"position": 7}]).as_dict()["damage"] == [{"position": 7}]
+
+
+class Unreadable(Files):
+    """A file of one queue cannot be opened, once."""
+
+    def __init__(self, error: StoreError) -> None:
+        self.errors = [error]
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if self.errors and path.parent.name == "1":
+            raise self.errors.pop()
+        return super().open(path, create=create, writable=writable)
+
+
+def test_a_consume_queue_that_cannot_be_opened_is_made_anew(tmp_path: Path) -> None:
+    """Its folder was set aside, and then the start ended, for a file in it was not there."""
+    store = make(tmp_path)
+    store.open()
+    sent = [put_and_tell(store, n) for n in range(40)]
+    store.close()
+    store = make(tmp_path, files=Unreadable(NoDescriptor("too many open files")))
+    with pytest.raises(NoDescriptor):
+        store.open()
+    assert not (tmp_path / "lost+found").exists()
+    store = make(tmp_path, files=Unreadable(StoreError("Permission denied")))
+    store.open()
+    store.close()
+    (tmp_path / "lost+found" / "manifest.jsonl").read_text().index("not a consume queue")
+    store = make(tmp_path)
+    store.open()
+    assert sorted(bodies(store) + bodies(store, queue_id=1)) == sorted(sent)
+    store.close()
+
+
+def put_and_tell(store: LogStore, n: int) -> bytes:
+    body = b"%d" % n
+    put(store, body, queue_id=n % 2)
+    return body

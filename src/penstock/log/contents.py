@@ -14,7 +14,7 @@ from penstock.disk import tables
 from penstock.disk.files import demand_target, number_names
 from penstock.disk.quarantine import quarantine, try_quarantine
 from penstock.disk.segments import SegmentedFile, segment_name
-from penstock.errors import StoreError
+from penstock.errors import NoDescriptor, StoreError
 from penstock.log import checkpoint as marks
 from penstock.log.checksums import Checksums
 from penstock.log.commitlog import CommitLog
@@ -200,8 +200,11 @@ class Contents:
                 try:
                     queue = store.queue(topic.encode(), int(queue_id))
                     odd = queue.load()
+                except NoDescriptor:
+                    raise  # nothing is wrong with it
                 except StoreError:
                     self.quarantine(path, "not a consume queue")
+                    store.queues.get(topic.encode(), {}).pop(int(queue_id), None)  # its files are gone: it is made anew
                     continue
                 for odd_path in odd:
                     self.quarantine(odd_path, "not a file of this consume queue")
