@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 from pathlib import Path
+
+import pytest
 
 from penstock.disk.files import Files
 from penstock.disk.quarantine import data_folder, make_way, quarantine, try_quarantine
-from penstock.errors import StoreError
+from penstock.errors import DiskFull, StoreError
 
 
 def test_files_of_one_name_are_all_kept(tmp_path: Path) -> None:
@@ -36,6 +41,42 @@ def test_where_the_disk_does_not_allow_it_the_file_stays(tmp_path: Path) -> None
     assert path.read_bytes() == b"x"
     assert try_quarantine(Files(), tmp_path, path, "damaged")
     assert not path.exists()
+
+
+class Apart(Files):
+    """What has this name lies on another disk; `full`: there is no room for a copy."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self.full = full
+
+    def rename(self, old: Path, new: Path) -> None:
+        error = OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        raise StoreError(f"{old}: {error.strerror}") from error
+
+    def datasync(self, fd: int) -> None:
+        if self.full:
+            raise DiskFull("no room for a flush (by order of the test)")
+        super().datasync(fd)
+
+
+def test_what_lies_on_a_disk_of_its_own_is_copied(tmp_path: Path) -> None:
+    """It could not be renamed into another, and no start went on behind it."""
+    folder = tmp_path / "consumequeue" / "T"
+    folder.mkdir(parents=True)
+    (folder / "0").write_bytes(b"x" * 100)
+    (folder / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path in (folder, tmp_path / "link"):
+        with pytest.raises(StoreError, match="cannot be copied") if path is folder else contextlib.nullcontext():
+            quarantine(Apart(full=True), tmp_path, path, "damaged", 77)
+    assert (folder / "0").read_bytes() == b"x" * 100
+    lost = tmp_path / "lost+found"
+    assert sorted(path.name for path in lost.iterdir()) == ["link.77", "manifest.jsonl"]
+    found = quarantine(Apart(), tmp_path, folder, "damaged", 78)
+    assert not folder.exists()
+    assert (found / "0").read_bytes() == b"x" * 100
+    assert [(found / "link").readlink(), (lost / "link.77").readlink()] == [tmp_path / "nowhere"] * 2
+    assert len((lost / "manifest.jsonl").read_text().splitlines()) == 2
 
 
 def test_the_data_folder_of_a_queues_file(tmp_path: Path) -> None:

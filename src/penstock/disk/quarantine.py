@@ -6,9 +6,12 @@ lost+found/manifest.jsonl              a line each: {"from", "to", "why", "at"}
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -28,7 +31,12 @@ def quarantine(files: Files, root: Path, path: Path, why: str, now_ms: int | Non
     while to.exists():
         n += 1
         to = lost / f"{name}.{n}"
-    files.rename(path, to)
+    try:
+        files.rename(path, to)
+    except StoreError as error:
+        if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EXDEV):
+            raise
+        _carry(files, path, to)
     files.sync_folder(lost)
     files.sync_folder(path.parent)
     line = {"from": str(path.relative_to(root)), "to": to.name, "why": why, "at": now_ms}
@@ -39,6 +47,46 @@ def quarantine(files: Files, root: Path, path: Path, why: str, now_ms: int | Non
         files.close(fd)
     log.error("set aside file=%s to=%s why=%s", line["from"], f"lost+found/{to.name}", why)
     return to
+
+
+def _carry(files: Files, path: Path, to: Path) -> None:
+    """What lies on a disk of its own cannot be renamed into another: it goes when the copy is on the disk. StoreError, and then
+    it stays.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, to, symlinks=True)
+        else:
+            shutil.copy2(path, to, follow_symlinks=False)
+        for copy in (to, *to.rglob("*")):
+            if copy.is_dir() and not copy.is_symlink():
+                files.sync_folder(copy)
+            elif copy.is_file():
+                _flush(files, copy)
+        files.sync_folder(to.parent)
+    except (OSError, StoreError) as error:
+        with contextlib.suppress(OSError):
+            _remove(to)
+        raise StoreError(f"{path} is on a disk of its own, and cannot be copied to {to.parent}: {error}") from error
+    try:
+        _remove(path)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+
+
+def _flush(files: Files, path: Path) -> None:
+    fd = files.open(path, writable=False)
+    try:
+        files.datasync(fd)
+    finally:
+        files.close(fd)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def try_quarantine(files: Files, root: Path, path: Path, why: str) -> bool:
