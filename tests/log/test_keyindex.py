@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from store_parts import SMALL, make, put, work
 
 from penstock.clock import FakeClock
-from penstock.disk.files import Files
-from penstock.errors import StoreError
+from penstock.disk.files import Files, file_of
+from penstock.errors import DiskFull, StoreError
 from penstock.log.keyindex import KeyIndex
 from penstock.log.store import LogStore
 from penstock.log.verify import verify
@@ -327,3 +327,25 @@ def test_nothing_stands_behind_the_entries_that_are_left(tmp_path: Path) -> None
     entries = layout.INDEX_HEAD_BYTES + PAGES.max_hash_slot_num * layout.INDEX_SLOT_BYTES
     assert count <= 3501
     assert path.read_bytes()[entries + count * layout.INDEX_ENTRY_BYTES :].strip(b"\0") == b""
+
+
+@pytest.mark.parametrize("error", [DiskFull("no room"), StoreError("Input/output error")])
+def test_a_start_says_why_the_index_cannot_be_made(tmp_path: Path, error: StoreError) -> None:
+    """Whatever it was, the start asked for room on the disk."""
+
+    class Refusing(Files):
+        def grow(self, fd: int, size: int) -> None:
+            if file_of(fd).parent.name == "index":
+                raise error
+            super().grow(fd, size)
+
+    store = make(tmp_path)
+    store.open()
+    put(store, b"x", properties=b"KEYS\x01k\x02")
+    store.close()
+    for path in (tmp_path / "index").iterdir():
+        path.unlink()
+    store = make(tmp_path, files=Refusing())
+    with pytest.raises(StoreError, match="key index") as told:
+        store.open()
+    assert isinstance(told.value, DiskFull) == isinstance(error, DiskFull)

@@ -15,7 +15,8 @@ import logging
 
 import cython
 
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import StoreError
+from penstock.log.keyindex import refusal
 from penstock.octets import Readable
 
 if cython.compiled:
@@ -248,8 +249,8 @@ class Follower:
             log.error("a copied record is of no queue position=%d error=%s", physical, error)
             return True
         try:
-            if store.index is not None and store.index.room(2 + d.keys_len // 2):
-                raise DiskFull("no room for the key index")
+            if store.index is not None and (answer := store.index.room(2 + d.keys_len // 2)):
+                raise refusal(answer)
             store.dispatch(d)
         except StoreError as error:  # the record is kept: the rest follows when there is room, or at the next start
             log.error("a copied record is not in its queue yet position=%d error=%s", physical, error)

@@ -19,7 +19,7 @@ import cython
 
 from penstock.clock import Clock
 from penstock.disk.files import Files, advise, are_many, is_full, make_pages, take_room, wipe
-from penstock.errors import Corrupt, StoreError
+from penstock.errors import Corrupt, DiskFull, StoreError
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -337,6 +337,13 @@ class IndexFile:
             self.files.datasync(fd)
         finally:
             self.files.close(fd)
+
+
+def refusal(answer: int) -> StoreError:
+    """What `room` has answered, as an error."""
+    if answer == status.DISK_FULL:
+        return DiskFull("no room for the key index")
+    return StoreError("the key index cannot be written: the log says why")
 
 
 class KeyIndex:

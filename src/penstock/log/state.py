@@ -16,12 +16,12 @@ import cython
 
 from penstock.clock import Clock
 from penstock.disk.files import Files
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import StoreError
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
 from penstock.log.durability import Durability
-from penstock.log.keyindex import KeyIndex
+from penstock.log.keyindex import KeyIndex, refusal
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.subscriber import Mending, Remembered, Subscriber
 
@@ -258,8 +258,8 @@ class LogState:
             except StoreError:
                 self.skipped += 1
                 continue
-            if self.index is not None and self.index.room(2 + d.keys_len // 2):
-                raise DiskFull("no room for the key index")
+            if self.index is not None and (answer := self.index.room(2 + d.keys_len // 2)):
+                raise refusal(answer)
             self.dispatch(d)
             if d.seq_len > 0 and self.sequences is not None:
                 self.sequences.again(d.sequence(), d.queue.topic, d.queue_id, d.queue_offset, d.physical, d.size)
