@@ -14,6 +14,7 @@ from penstock.disk.files import Files
 from penstock.errors import NoDescriptor, StoreError
 from penstock.log.contents import Contents, Recovery
 from penstock.log.store import LogStore
+from penstock.log.verify import verify
 
 NOBODY = 65_534
 
@@ -95,6 +96,7 @@ def test_a_log_on_disks_of_their_own_starts_again(tmp_path: Path) -> None:
         assert bodies(store) == [b"x"] * (n + 1)
         store.close()
     assert all((folder / "lost+found").is_dir() for folder in folders)
+    assert verify(tmp_path).ok
     assert not (tmp_path / "lost+found").exists()
 
 
