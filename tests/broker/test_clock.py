@@ -74,6 +74,16 @@ def test_a_delay_is_counted_from_the_next_millisecond_however_long_the_turn_has_
     assert (time.next_ms(), time.mono_next_ms()) == (whole.now_ms(), whole.monotonic_ms())
 
 
+def test_a_turn_that_has_lasted_catches_up_and_is_as_old_as_it_is() -> None:
+    clock = Fine()
+    time = BrokerClock(clock)
+    clock.advance(40)
+    time.catch_up()
+    assert (time.now_ns, time.now_ms, time.mono_ms) == (clock.now_ns(), clock.now_ms(), clock.monotonic_ms())
+    assert time.since_ns() == 40_000_000
+    assert (time.next_ms(), time.mono_next_ms()) == (clock.now_ms() + 1, clock.monotonic_ms() + 1)
+
+
 def test_a_jump_is_followed_by_a_millisecond_a_second() -> None:
     for jump in (3_600_000, -3_600_000):
         clock = Jumping()

@@ -100,3 +100,26 @@ def test_a_batch_is_all_or_none(side: Side) -> None:
     with pytest.raises(Refused):
         broker.sending.put_batch(topic, 0, [b"e", b"x" * (5 << 20)])
     assert (topic.queues[0].max_offset, topic.put_count) == (4, 4)
+
+
+@pytest.mark.parametrize("properties", [{"TIMER_DELAY_MS": "1000"}, {"DELAY": "1"}])
+def test_a_delay_is_counted_from_the_moment_however_long_the_turn_has_lasted(
+    side: Side, properties: dict[str, str]
+) -> None:
+    """It may have been sent after the turn's time was read: by its sender's clock it came early."""
+    broker = side.broker
+    topic = broker.topic_to_write(b"t")
+    side.turn()
+    side.clock.advance(40)
+    placed = broker.put(topic, 0, b"late", properties, born_host=broker.store_host, born_ms=7)
+    data = broker.store.record_at(placed.physical)
+    assert data is not None
+    stored_ms = decode_record(data, 0).store_ms  # type: ignore[union-attr]
+    assert stored_ms == side.clock.now_ms()
+    side.turn()
+    side.clock.advance(960)
+    side.turn()
+    assert topic.queues[0].max_offset == 0
+    side.clock.advance(40)
+    side.turn()
+    assert topic.queues[0].max_offset == 1

@@ -11,6 +11,8 @@ cdef class BrokerClock:
 
     @cython.locals(mono_ns=cython.longlong, mono_ms=cython.longlong, now_ns=cython.longlong, wrong=cython.longlong, own=cython.longlong)
     cpdef update(self)
+    @cython.locals(mono_ns=cython.longlong, now_ns=cython.longlong)
+    cpdef catch_up(self)
     cpdef long long since_ns(self)
     cpdef long long next_ms(self)
     cpdef long long mono_next_ms(self)

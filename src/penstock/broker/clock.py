@@ -47,6 +47,13 @@ class BrokerClock:
         self.now_ms = now_ns // words.NS_A_MS
         self._mono_ns = mono_ns
 
+    def catch_up(self) -> None:
+        """What is stored from here on, in this turn, gets this moment's time."""
+        mono_ns = self.clock.monotonic_ns()
+        self.mono_ms = mono_ns // words.NS_A_MS
+        self.now_ns = now_ns = mono_ns + self._anchor_ns
+        self.now_ms = now_ns // words.NS_A_MS
+
     def follow(self, now_ms: int) -> None:
         """Another line is taken over: this is its time in this turn."""
         self.clock.follow(now_ms)
@@ -55,14 +62,14 @@ class BrokerClock:
         self._anchor_ns = self.now_ns - self._mono_ns
 
     def since_ns(self) -> int:
-        """How long ago that was."""
+        """How long ago the turn began."""
         return self.clock.monotonic_ns() - self._mono_ns
 
     def next_ms(self) -> int:
         """The next whole millisecond behind this moment. A delay is counted from it: what asked for it may have been sent
         after this turn's time was read, and by the sender's clock not even a part of a millisecond may be missing.
         """
-        return (self.now_ns + self.since_ns() + words.NS_A_MS - 1) // words.NS_A_MS
+        return (self.clock.monotonic_ns() + self._anchor_ns + words.NS_A_MS - 1) // words.NS_A_MS
 
     def mono_next_ms(self) -> int:
         """The same, on the steady clock."""

@@ -15,6 +15,7 @@ cdef class LogStore(Lookup):
     cdef public object upkeep
 
     cpdef void begin_turn(self, long long now_ms)
+    cpdef void catch_up(self, long long now_ms)
     cpdef void end_turn(self)
     cpdef void settle(self)
     @cython.locals(outcome=cython.int)

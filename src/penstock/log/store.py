@@ -63,6 +63,10 @@ class LogStore(Lookup):
         self._now_ms = now_ms
         self._in_turn = True
 
+    def catch_up(self, now_ms: int) -> None:
+        """What is appended from here on, until `end_turn`, gets this store time: the turn has lasted."""
+        self._now_ms = now_ms
+
     def end_turn(self) -> None:
         """From here each append asks the clock again. What was gathered is settled."""
         self._in_turn = False
