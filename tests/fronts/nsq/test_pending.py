@@ -274,7 +274,7 @@ def test_a_channel_that_slaves_are_late_to_know_is_there(tmp_path: Path) -> None
 
 def test_a_master_that_gives_up_its_place_says_ok_to_nothing(tmp_path: Path) -> None:
     """Whatever slaves acknowledge then: they may follow another one."""
-    with Broker(tmp_path / "a", ha_port=0, node="a", topic=RULES, ha_answer_ms=700, ha_in_sync_ms=60_000) as master:
+    with Broker(tmp_path / "a", ha_port=0, node="a", topic=RULES, ha_answer_ms=4_000, ha_in_sync_ms=60_000) as master:
         slave = Slave(master)
         peer = NsqPeer(master.nsq)
         peer.publish(b"plain", b"first")
