@@ -58,6 +58,7 @@ def test_deflate_that_expands_is_worked_off_in_pieces(broker: Broker) -> None:
     )  # 64 MiB in 64 KiB; uncompiled that takes a minute
     bomb = close.compress(b"NOP\n" * commands) + close.flush(zlib.Z_SYNC_FLUSH)
     peer.send(bomb + close.compress(b"FOO\n") + close.flush(zlib.Z_SYNC_FLUSH))
+    peer.socket.settimeout(180)  # seconds of work where nothing else runs
     frame = b""
     while b"FOO" not in frame:
         frame += open_.decompress(peer.socket.recv(1 << 16))
