@@ -266,7 +266,7 @@ def test_min_in_sync_refuses_before_anything_is_stored(tmp_path: Path) -> None:
     trio = Set(tmp_path, level="pair", min_in_sync=2)
     try:
         trio.master.start()
-        with penstock.Producer(trio.name_server, retries=0) as producer:
+        with penstock.Producer(trio.name_server, retries=0, send_timeout_s=60) as producer:  # there may be no route yet
             with pytest.raises(BrokerRefused, match="min_in_sync"):
                 send(producer, 1)
             trio.slave.start()
