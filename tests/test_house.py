@@ -201,7 +201,7 @@ def test_each_module_has_a_test_of_its_own() -> None:
 
 # Where real time is the experiment: a disk that is slow, a process that is killed at some moment, a timeout of a second.
 # chaos/, peers/ and fuzz/ are such experiments as a whole. This table only ever shrinks.
-SLEEPERS = {"client/aio/test_channels.py": 2, "client/aio/test_outages.py": 2, "spark/test_live.py": 2}
+SLEEPERS = {"client/aio/test_channels.py": 1, "client/aio/test_outages.py": 2, "spark/test_live.py": 2}
 
 
 def test_nobody_sleeps_where_a_condition_can_be_waited_for() -> None:

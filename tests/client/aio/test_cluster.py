@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from client.scripted import scripted
-from client.steps import echo, mute, peer
+from client.steps import echo, idle_time, mute, peer
 from penstock.client.aio.cluster import Cluster
 from penstock.client.routes import Route
 from penstock.errors import BrokerRefused, Closed, TimedOut, WireError
@@ -173,7 +173,7 @@ async def test_name_servers_that_say_nothing_share_the_time_of_one() -> None:
 
 
 async def test_one_that_answers_is_asked_in_time_whoever_is_silent_before_it() -> None:
-    with silent() as one, silent() as other:
+    with silent() as one, silent() as other, idle_time():
         async with peer(echo) as good:
             cluster = Cluster(f"127.0.0.1:{one};127.0.0.1:{other};{good}", timeout_s=3)
             async with asyncio.timeout(60):

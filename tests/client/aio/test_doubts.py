@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 import penstock
-from client.steps import peer
+from client.steps import idle_time, peer
 from penstock.aio import Producer
 from penstock.client.aio.doubts import DOUBT_S, Owing
 from penstock.client.routes import MessageQueue
@@ -88,10 +88,12 @@ async def test_a_send_goes_to_whoever_has_the_place_of_a_silent_master(idempoten
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_one_that_is_the_master_still_is_waited_for(idempotent: bool) -> None:
     """However long it says nothing: nobody else has its place, and the registry is asked no more often for many sends."""
-    async with (
-        replaced() as made,
-        Producer(made.registry, idempotent=idempotent, send_timeout_s=2 * DOUBT_S + 1) as producer,
-    ):
+    async with AsyncExitStack() as stack:
+        stack.enter_context(idle_time())
+        made = await stack.enter_async_context(replaced())
+        producer = await stack.enter_async_context(
+            Producer(made.registry, idempotent=idempotent, send_timeout_s=2 * DOUBT_S + 1)
+        )
         await producer.send(Message("T", b"before"))
         made.alive[0] = False
         asked = made.asked
@@ -110,12 +112,12 @@ async def test_a_thread_that_had_no_answer_goes_elsewhere_next() -> None:
         producer = penstock.Producer(made.registry, send_timeout_s=2)
         await asyncio.to_thread(producer.start)
         try:
-            await asyncio.to_thread(producer.send, Message("T", b"before"))
+            await asyncio.to_thread(producer.send, Message("T", b"before"), timeout_s=60.0)
             made.alive[0] = False
             made.names = 1
             with pytest.raises(TimedOut):
                 await asyncio.to_thread(producer.send, Message("T", b"cut off"))
-            await asyncio.to_thread(producer.send, Message("T", b"next"))
+            await asyncio.to_thread(producer.send, Message("T", b"next"), timeout_s=60.0)
             assert made.sends == [2, 1]
         finally:
             await asyncio.to_thread(producer.close)
