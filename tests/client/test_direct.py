@@ -112,7 +112,7 @@ def test_what_this_thread_sent_before_is_not_overtaken(registry: str, fresh: Fre
 
 def test_refusals_and_bad_messages_are_raised(registry: str, fresh: Fresh) -> None:
     topic = fresh("bad")
-    with Producer(registry, retries=0, send_timeout_s=1.0) as producer:
+    with Producer(registry, retries=0, send_timeout_s=60.0) as producer:
         for _ in range(2):
             producer.send(Message(topic, b""))
             with pytest.raises(ValueError):
@@ -160,7 +160,7 @@ def test_a_send_without_an_answer_over_a_line_that_has_broken_goes_by_the_loop(o
 def test_a_broker_that_takes_nothing_is_waited_for_and_no_longer(own_cluster) -> None:  # type: ignore[no-untyped-def]
     with Producer(own_cluster.registry, send_timeout_s=0.5) as producer:
         for _ in range(2):
-            producer.send(Message("T", b""))
+            producer.send(Message("T", b""), timeout_s=60.0)
         with asleep(own_cluster), pytest.raises(TimedOut):
             for _ in range(50):
                 producer.send_oneway(Message("T", os.urandom(1 << 20)))
@@ -259,7 +259,7 @@ def test_a_broker_that_does_not_answer(own_cluster) -> None:  # type: ignore[no-
 def test_a_dead_broker_ends_in_an_error(own_cluster) -> None:  # type: ignore[no-untyped-def]
     with Producer(own_cluster.registry, send_timeout_s=1.0) as producer:
         for _ in range(2):
-            producer.send(Message("T", b""))
+            producer.send(Message("T", b""), timeout_s=60.0)
         own_cluster.stop(signal.SIGKILL)
         with pytest.raises((ConnectionLost, NoRoute, TimedOut)):
             producer.send(Message("T", b""))

@@ -77,7 +77,7 @@ async def test_one_that_is_refused_costs_no_other(registry: str, fresh: Fresh) -
 
 
 async def test_a_refusal_reaches_every_waiter(registry: str) -> None:
-    async with Producer(registry, retries=0, send_timeout_s=1.0) as producer:
+    async with Producer(registry, retries=0, send_timeout_s=60.0) as producer:
         sends = [producer.send_nowait(Message("SCHEDULE_TOPIC_XXXX", b"")) for _ in range(5)]
         ended = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(end) for end in ended] == [BrokerRefused] * 5
@@ -252,7 +252,7 @@ async def test_one_that_is_given_up_is_not_sent(registry: str, fresh: Fresh) -> 
 
 async def test_a_dead_broker_fails_each_in_time(own_cluster) -> None:  # type: ignore[no-untyped-def]
     async with Producer(own_cluster.registry, send_timeout_s=1.0) as producer:
-        await producer.send(Message("T", b"before"))
+        await producer.send(Message("T", b"before"), timeout_s=60.0)
         own_cluster.stop(signal.SIGKILL)
         sends = [producer.send_nowait(Message("T", b"%d" % n, sharding_key=str(n % 2))) for n in range(20)]
         ended = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 120)

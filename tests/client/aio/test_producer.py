@@ -173,7 +173,7 @@ async def test_second_registry_is_used(registry: str, fresh: Fresh) -> None:
 
 
 async def test_a_restarted_broker_gets_the_message(own_cluster) -> None:  # type: ignore[no-untyped-def]
-    async with Producer(own_cluster.registry, send_timeout_s=8.0, retries=6) as producer:
+    async with Producer(own_cluster.registry, send_timeout_s=60.0, retries=6) as producer:
         await producer.send(Message("T", b"before"))
         own_cluster.stop(signal.SIGKILL)
         under_way = asyncio.create_task(producer.send(Message("T", b"during")))
@@ -187,7 +187,7 @@ async def test_a_restarted_broker_gets_the_message(own_cluster) -> None:  # type
 
 async def test_a_dead_broker_ends_in_an_error_within_the_timeout(own_cluster) -> None:  # type: ignore[no-untyped-def]
     async with Producer(own_cluster.registry, send_timeout_s=1.0) as producer:
-        await producer.send(Message("T", b"before"))
+        await producer.send(Message("T", b"before"), timeout_s=60.0)
         own_cluster.stop(signal.SIGKILL)
         with pytest.raises((ConnectionLost, NoRoute, TimedOut)):
             await asyncio.wait_for(
@@ -197,7 +197,7 @@ async def test_a_dead_broker_ends_in_an_error_within_the_timeout(own_cluster) ->
 
 async def test_a_stopped_process_times_out(own_cluster) -> None:  # type: ignore[no-untyped-def]
     async with Producer(own_cluster.registry, send_timeout_s=0.5) as producer:
-        await producer.send(Message("T", b"before"))
+        await producer.send(Message("T", b"before"), timeout_s=60.0)
         own_cluster.process.send_signal(signal.SIGSTOP)
         try:
             with pytest.raises(TimedOut) as caught:
