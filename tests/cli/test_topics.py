@@ -40,8 +40,9 @@ def read_all(broker: Broker, topic: str, queues: int) -> list[bytes]:
     with PullConsumer(broker.registry) as consumer:
         wanted = [MessageQueue(topic, "broker-a", n) for n in range(queues)]
         consumer.assign(topic, wanted, start="first")
-        while batch := consumer.getmany(1.5):
-            found += [message.body for messages in batch.values() for message in messages]
+        stored = sum(consumer.offsets(queue)[1] for queue in wanted)
+        while len(found) < stored:
+            found += [message.body for messages in consumer.getmany(1.5).values() for message in messages]
     return sorted(found)
 
 
