@@ -14,7 +14,7 @@ from penstock.broker.topics import HALF_TOPIC
 from penstock.broker.transactions import ASKED_AT_ONCE, PIECE_MS, Transactions
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, Refused
-from penstock.testing import Broker
+from penstock.testing import Broker, FakeClock
 from penstock.wire.codes import SYS_COMMIT as COMMIT
 from penstock.wire.codes import SYS_ROLLBACK as ROLLBACK
 from penstock.wire.record import iter_records
@@ -22,7 +22,8 @@ from penstock.wire.remoting import RemotingCommand
 
 
 def test_transactions() -> None:
-    with Broker(transaction_timeout_ms=100, transaction_check_interval_ms=200) as broker:
+    clock = FakeClock()  # it stands until all that are ended are: none of them is asked about
+    with Broker(clock=clock, transaction_timeout_ms=100, transaction_check_interval_ms=200) as broker:
         assert broker.call(lambda server: isinstance(server.broker.transactions, Transactions))
         peer = RawPeer(broker.remoting)
         beat = {"clientID": "p", "producerDataSet": [{"groupName": "PG"}]}
@@ -52,6 +53,7 @@ def test_transactions() -> None:
         assert message.body == b"yes"
         assert message.sys_flag & 0xC == 8
         assert message.prepared_offset == int(committed.ext["msgId"][16:], 16)
+        broker.call(lambda server: clock.advance(300))
         check = peer.got.pop(0) if peer.got else peer.read()
         assert (check.code, check.ext["transactionId"]) == (39, "U1")
         half_message = next(iter_records(check.body))
