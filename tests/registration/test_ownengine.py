@@ -107,7 +107,10 @@ def children(pid: int) -> dict[int, str]:
 def bodies(registry: str) -> set[bytes]:
     with penstock.PullConsumer(registry) as consumer:
         consumer.assign("T", start="first")
-        return {message.body for got in consumer.getmany(0.5).values() for message in got}
+        found: set[bytes] = set()
+        while some := consumer.getmany(0.5):  # of the queues whose answers have come
+            found |= {message.body for got in some.values() for message in got}
+        return found
 
 
 def test_three_brokers_with_an_etcd_of_their_own(tmp_path: Path, there: str, started: list[Up]) -> None:
