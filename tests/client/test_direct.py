@@ -81,7 +81,7 @@ def test_only_the_first_send_to_a_topic_needs_the_loop(
 
 def test_a_line_for_each_thread_at_work(registry: str, fresh: Fresh) -> None:
     topic = fresh("lines")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         producer.send(Message(topic, b""))
         ids: set[str] = set()
 
@@ -101,7 +101,7 @@ def test_a_line_for_each_thread_at_work(registry: str, fresh: Fresh) -> None:
 
 def test_what_this_thread_sent_before_is_not_overtaken(registry: str, fresh: Fresh) -> None:
     topic = fresh("before")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         producer.send(Message(topic, b"", sharding_key="k"))
         first = producer.send(Message(topic, b"", sharding_key="k")).queue_offset
         sends = [producer.send_nowait(Message(topic, b"", sharding_key="k")) for _ in range(50)]
@@ -127,7 +127,7 @@ def test_sends_without_an_answer_need_no_loop_and_are_not_overtaken(
     registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = fresh("oneway")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         first = producer.send(Message(topic, b"", sharding_key="k"))
         looped = []
         monkeypatch.setattr(producer._inner, "send_oneway", lambda *words, **named: looped.append(words))
@@ -269,7 +269,7 @@ def test_a_line_that_was_interrupted_is_not_used_again(
     registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = fresh("interrupt")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         for _ in range(2):
             producer.send(Message(topic, b""))
 
@@ -285,7 +285,7 @@ def test_a_line_that_was_idle_for_long_is_made_anew(
     registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = fresh("idle")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         for _ in range(2):
             producer.send(Message(topic, b""))
         [[line]] = producer._direct._lines.values()
@@ -310,7 +310,7 @@ def test_nothing_is_sent_after_the_end(registry: str, fresh: Fresh) -> None:
 def test_errors_are_ours(registry: str) -> None:
     assert issubclass(BrokerRefused, PenstockError)
     keyed = [Message("T", b"", sharding_key=key) for key in "ab"]
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         for bad in ([], keyed):
             with pytest.raises(ValueError):
                 producer.send_batch(bad)

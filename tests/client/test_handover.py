@@ -123,7 +123,7 @@ def test_the_usual_ways_to_wait_for_many() -> None:
 
 def test_sends_of_many_threads(registry: str, fresh: Fresh) -> None:
     topic = fresh("threads")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         sends: list[concurrent.futures.Future[SendReceipt]] = []
 
         def work() -> None:
@@ -180,7 +180,7 @@ def test_a_callback_may_send_but_not_wait(registry: str, fresh: Fresh) -> None:
 
 def test_a_message_that_cannot_be_sent_costs_no_other(registry: str, fresh: Fresh) -> None:
     topic = fresh("bad")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         messages = [
             Message(topic, b"1"),
             Message(topic, b"", keys=("\ud800",)),
@@ -198,7 +198,7 @@ def test_a_message_that_cannot_be_sent_costs_no_other(registry: str, fresh: Fres
 
 def test_a_send_that_is_given_up_in_the_list_costs_no_other(registry: str, fresh: Fresh) -> None:
     topic = fresh("cancel")
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         sends = [producer.send_nowait(Message(topic, b"%d" % n, delay_level=n % 2)) for n in range(50)]
         for send in sends[::3]:
             send.cancel()
@@ -234,7 +234,7 @@ def test_a_batch_of_a_thread_is_stored_behind_its_sends(registry: str, fresh: Fr
     def keyed(number: int) -> Message:
         return Message(topic, b"%d" % number, sharding_key="k")
 
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         producer.send(keyed(0))
         for begin in range(1, 1_001, 100):
             for number in range(begin, begin + 90):
@@ -261,7 +261,7 @@ def test_an_interrupt_leaves_no_send_behind(
             raise left.pop()
         return portal()
 
-    with Producer(registry) as producer:
+    with Producer(registry, send_timeout_s=60.0) as producer:
         producer.send(Message(topic, b"0"))
         monkeypatch.setattr(handover, "portal", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -45,7 +45,7 @@ class Sent:
 
 async def test_what_gathers_leaves_together(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, sent = fresh("gather"), Sent(monkeypatch)
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         receipts = await asyncio.gather(*(producer.send(Message(topic, b"%d" % n, tags="t")) for n in range(300)))
     assert sent.codes == [SINGLE, BATCH]
     assert {receipt.status for receipt in receipts} == {SendStatus.SEND_OK}
@@ -60,7 +60,7 @@ async def test_what_gathers_leaves_together(registry: str, fresh: Fresh, monkeyp
 
 async def test_a_lone_send_is_no_batch(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, sent = fresh("lone"), Sent(monkeypatch)
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         for _ in range(3):
             await producer.send(Message(topic, b""))
     assert sent.codes == [SINGLE] * 3
@@ -68,7 +68,7 @@ async def test_a_lone_send_is_no_batch(registry: str, fresh: Fresh, monkeypatch:
 
 async def test_one_that_is_refused_costs_no_other(registry: str, fresh: Fresh) -> None:
     topic = fresh("refused")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         bad = [Message(topic, b"", properties={"": "x"}), Message(topic, b"", properties={"a": "\x02"})]
         sends = [producer.send_nowait(message) for message in (Message(topic, b"1"), *bad, Message(topic, b"2"))]
         ended = await asyncio.gather(*sends, return_exceptions=True)
@@ -87,7 +87,7 @@ async def test_a_refusal_reaches_every_waiter(registry: str) -> None:
 async def test_order_is_kept(registry: str, fresh: Fresh) -> None:
     """Sends with one sharding key, delayed and long ones between them, from before the topic was known."""
     topic = fresh("order")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         bodies = [b"%d" % n if n % 7 else b"%d" % n + bytes(5_000) for n in range(200)]
         sends = [producer.send_nowait(Message(topic, body, sharding_key="k")) for body in bodies[:100]]
         await sends[0]
@@ -99,7 +99,7 @@ async def test_order_is_kept(registry: str, fresh: Fresh) -> None:
 
 async def test_delayed_messages_do_not_hold_up_the_others(registry: str, fresh: Fresh) -> None:
     topic = fresh("late")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         sends = [producer.send_nowait(Message(topic, b"%d" % n, delay_level=n % 2)) for n in range(50)]
         await asyncio.gather(*sends)
     assert len({m.body for m in await read_all(registry, topic, 50)}) == 50
@@ -107,7 +107,7 @@ async def test_delayed_messages_do_not_hold_up_the_others(registry: str, fresh: 
 
 async def test_a_delay_that_is_a_property_is_obeyed(registry: str, fresh: Fresh) -> None:
     topic = fresh("property")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         late = [producer.send_nowait(Message(topic, b"late", properties={"TIMER_DELAY_SEC": "1000"})) for _ in range(5)]
         soon = [producer.send_nowait(Message(topic, b"soon")) for _ in range(5)]
         await asyncio.gather(*late, *soon)
@@ -169,7 +169,7 @@ async def test_a_flush_looks_at_each_send_that_goes_alone_some_times_only(regist
         assert all(one.done() for one in begun)
         return lines
 
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         await producer.send(Message(topic, b""))
         few, many = await flushed(producer, 100), await flushed(producer, 400)
     assert 0 < many < 6 * few
@@ -177,7 +177,7 @@ async def test_a_flush_looks_at_each_send_that_goes_alone_some_times_only(regist
 
 async def test_the_time_of_a_flush_is_a_number(registry: str, fresh: Fresh) -> None:
     topic = fresh("flush")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         begun = [producer.send_nowait(Message(topic, b""))]
         for sends in ([], begun):
             with pytest.raises(ValueError, match="timeout_s is a number"):
@@ -238,7 +238,7 @@ async def test_no_more_is_held_than_allowed(registry: str, fresh: Fresh) -> None
 
 async def test_one_that_is_given_up_is_not_sent(registry: str, fresh: Fresh) -> None:
     topic = fresh("cancel")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         sends = [producer.send_nowait(Message(topic, b"%d" % n)) for n in range(10)]
         sends[5].cancel()
         await asyncio.gather(*sends, return_exceptions=True)
@@ -288,7 +288,7 @@ async def test_a_batch_is_stored_behind_what_was_sent_to_its_queue_before(
 ) -> None:
     """Single sends gather while one is under way; a batch to their queue, and one send with a time of its own, wait too."""
     topic = fresh(f"behind-{way}")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         if known:
             await producer.send(Message(topic, b"-1"))
         queue = (await producer.queues(topic))[2]
@@ -315,7 +315,7 @@ async def test_a_batch_is_stored_behind_what_was_sent_to_its_queue_before(
 
 async def test_a_batch_that_is_refused_costs_no_send_of_its_lane(registry: str, fresh: Fresh) -> None:
     topic = fresh("bad-batch")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         queue = (await producer.queues(topic))[0]
         bad = [Message(topic, b""), Message(topic, b"", properties={"": "x"})]
         work = [producer.send(Message(topic, b"1"), queue=queue), producer.send_batch(bad, queue=queue)]
@@ -327,7 +327,7 @@ async def test_a_time_of_its_own_ends_while_it_waits_behind_others(
     registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = fresh("own-time")
-    async with Producer(registry) as producer:
+    async with Producer(registry, send_timeout_s=60.0) as producer:
         queue = (await producer.queues(topic))[0]
         real, answered = producer.attempts.send, asyncio.Event()
 
