@@ -348,6 +348,7 @@ class Forwarder:
                     continue
                 client.sendall(data)
             for one in (client, server):
+                one.shutdown(socket.SHUT_RDWR)  # a thread that reads it would keep it open
                 one.close()
 
     def _upwards(self, client: socket.socket, server: socket.socket) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from etcd_parts import ElectedSet, Etcd
+from penstock.registration import etcd as client
 
 
 @pytest.fixture
@@ -36,3 +37,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield made.start()
     finally:
         made.stop()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine has a minute for its answer: beside a busy disk, or one that stood still, half a second is over first."""
+    monkeypatch.setattr(client, "CALL_S", 60.0)
+    monkeypatch.setattr(client, "LOGIN_S", 60.0)

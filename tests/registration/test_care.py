@@ -125,7 +125,7 @@ def test_a_node_that_does_not_come_back_is_forgotten(tmp_path: Path, etcd: Etcd)
 
 
 @pytest.fixture
-def three(tmp_path: Path, etcd: Etcd) -> list[Node]:
+def three(tmp_path: Path, etcd: Etcd, patient: None) -> list[Node]:
     return [Node(tmp_path, name, etcd.setting) for name in "abc"]
 
 

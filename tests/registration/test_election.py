@@ -67,7 +67,7 @@ class Node:
 
 
 @pytest.fixture
-async def nodes(real: RealEtcd, tmp_path: Path) -> AsyncIterator[list[Node]]:
+async def nodes(real: RealEtcd, tmp_path: Path, patient: None) -> AsyncIterator[list[Node]]:
     real.empty()
     made = [Node(tmp_path, name, real.setting) for name in "abc"]
     yield made

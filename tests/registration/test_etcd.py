@@ -15,9 +15,12 @@ from etcd_parts import Etcd as RealEtcd
 from etcd_parts import Forwarder
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError
+from penstock.registration import etcd as module
 from penstock.registration.engine import EngineAway
 from penstock.registration.etcd import Etcd
 from penstock.wire.etcd import Holds, Put, Unchanged
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
@@ -56,20 +59,25 @@ async def test_keys_leases_and_changes(behind: Forwarder) -> None:
 
 
 @pytest.mark.parametrize("way", ["hang", "close", "half", "garbage", "late"])
-async def test_a_bad_answer_is_no_answer(behind: Forwarder, way: str) -> None:
+async def test_a_bad_answer_is_no_answer(behind: Forwarder, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     etcd = client(behind.port)
     await etcd.change([], [Put("/p/a", b"1")])
     behind.way = way
-    for ask in (etcd.read("/p/"), etcd.grant(5), etcd.keep(7), etcd.change([], [Put("/p/b", b"1")])):
-        with pytest.raises(EngineAway):
-            await ask
+    with monkeypatch.context() as hasty:
+        hasty.setattr(module, "CALL_S", 0.5)
+        for ask in (etcd.read("/p/"), etcd.grant(5), etcd.keep(7), etcd.change([], [Put("/p/b", b"1")])):
+            with pytest.raises(EngineAway):
+                await ask
     behind.way = "pass"
     assert (await etcd.read("/p/"))["/p/a"].value == b"1"  # and not an answer to a question before
     await etcd.close()
 
 
-async def test_a_change_that_may_have_been_made_is_not_said_to_be_none(real: RealEtcd, behind: Forwarder) -> None:
+async def test_a_change_that_may_have_been_made_is_not_said_to_be_none(
+    real: RealEtcd, behind: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was carried out by the first member, which kept the answer; the second one says that its condition does not hold."""
+    monkeypatch.setattr(module, "CALL_S", 3.0)  # longer than a busy machine stands still
     etcd = client(behind.port, real.clients[0])
     behind.way = "hang"
     with pytest.raises(EngineAway):
