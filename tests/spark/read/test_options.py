@@ -78,6 +78,8 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
         {"subscribe": "a", "startingOffsets": "{"},
         {"subscribe": "a", "startingOffsets": "[]"},
         {"subscribe": "a", "startingOffsets": '{"a":' * 5000 + "1" + "}" * 5000},
+        {"subscribe": "a", "startingOffsets": '{"a":' * 4 + "1" + "}" * 4},
+        {"subscribe": "a", "endingOffsets": '{"a":' + "[" * 900 + "]" * 900 + "}"},
         {"subscribe": "a", "store": "/data\0"},
         {"subscribe": "a", "pushdown": "maybe"},
         {"subscribe": "a", "startingOffsetsByTimestampStrategy": "guess"},

@@ -350,6 +350,7 @@ def _bytes(text: str, option: Option) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+_LEVELS_MAX = 3  # of positions: topic, broker, queue
 _SPANS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "": 1}
 
 
@@ -380,6 +381,14 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
+def _is_deep(value: object, levels: int) -> bool:
+    """Whether there are more levels. Python's own limit differs: 3.13 reads 5,000, and what speaks of them may fail then."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deep(one, levels - 1) for one in inner)
+
+
 def _json(text: str, option: Option) -> Positions:
     try:
         value = json.loads(text, object_pairs_hook=_each_once)
@@ -389,6 +398,8 @@ def _json(text: str, option: Option) -> Positions:
         raise ValueError("nested too deeply") from None
     if not isinstance(value, dict) or not value:
         raise ValueError("must be a JSON object of topics")
+    if _is_deep(value, _LEVELS_MAX):
+        raise ValueError("nested too deeply")
     return value
 
 
