@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import zlib
 
@@ -30,6 +31,14 @@ def test_sums_go_on_from_one_piece_to_the_next(one: bytes, two: bytes) -> None:
     assert octets.crc32(two, 0, len(two), octets.crc32(one, 0, len(one), 0)) == zlib.crc32(one + two)
     joined = octets.java_hash(b"ab" + b"cd", 0, 4, 0)
     assert octets.java_hash(b"cd", 0, 2, octets.java_hash(b"ab", 0, 2, 0)) == joined
+
+
+def test_sums_of_any_length_begun_or_gone_on() -> None:
+    """Sixteen lanes, four lanes, single pieces and rests of a piece each take over from the one before."""
+    data = random.Random(5).randbytes(3_000)
+    for length in (*range(1_200), 2_047, 2_048, 2_303, 2_304, 2_305, 2_990):
+        at, crc = length % 7, length * 0x9E3779B1 & 0xFFFFFFFF
+        assert octets.crc32(data, at, length, crc) == zlib.crc32(data[at : at + length], crc), length
 
 
 @given(

@@ -148,19 +148,41 @@ static uint32_t penstock_crc_bytes(uint32_t c, const unsigned char *p, size_t n)
 /* Folding by carry-less multiplication (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", Intel 2009): four
  * 128-bit lanes are carried 512 bits forward a step, then joined; the constants are x^n mod P, bit-reflected. A rest of
  * less than 16 bytes is joined to the end of what stands before it: the last 16 bytes of all are a piece again, and what
- * they push out in front is carried over them. 128 bits become 32 by Barrett's reduction. n >= 16. */
+ * they push out in front is carried over them. 128 bits become 32 by Barrett's reduction. n >= 16. Where the processor
+ * multiplies four lanes at once, sixteen are carried 2,048 bits a step: three times as fast from a few KB on. */
 static const unsigned char penstock_shifts[48] = {
     128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
     128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
-__attribute__((target("pclmul,sse4.1")))
-static uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
-    const __m128i k12 = _mm_set_epi64x(0x01c6e41596LL, 0x0154442bd4LL);
-    const __m128i k34 = _mm_set_epi64x(0x00ccaa009eLL, 0x01751997d0LL);
+#define PENSTOCK_NARROW __attribute__((target("pclmul,sse4.1")))
+#define PENSTOCK_WIDE __attribute__((target("vpclmulqdq,avx512f,pclmul,sse4.1")))
+#define PENSTOCK_K12 0x01c6e41596LL, 0x0154442bd4LL
+#define PENSTOCK_K34 0x00ccaa009eLL, 0x01751997d0LL
+#define PENSTOCK_FOLD(x, k, y) x = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
+/* What stands before p is carried into a; n bytes follow. */
+PENSTOCK_NARROW static inline uint32_t penstock_crc_end(__m128i a, const unsigned char *p, size_t n) {
+    const __m128i k34 = _mm_set_epi64x(PENSTOCK_K34);
     const __m128i k5 = _mm_set_epi64x(0, 0x0163cd6124LL), barrett = _mm_set_epi64x(0x01f7011641LL, 0x01db710641LL);
     const __m128i low32 = _mm_set_epi32(0, 0, 0, -1);
-    __m128i a = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128((int)c)), x;
-#define PENSTOCK_FOLD(x, k, y) x = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
+    __m128i x;
+    while (n >= 16) { PENSTOCK_FOLD(a, k34, _mm_loadu_si128((const __m128i *)p)); p += 16; n -= 16; }
+    if (n) {
+        const __m128i out = _mm_loadu_si128((const __m128i *)(penstock_shifts + n)); /* the first n bytes of a, at the end */
+        const __m128i stay = _mm_loadu_si128((const __m128i *)(penstock_shifts + 16 + n)); /* the others, at the front */
+        const __m128i last = _mm_loadu_si128((const __m128i *)(p + n - 16)); /* behind which the rest lies */
+        x = _mm_blendv_epi8(_mm_shuffle_epi8(a, stay), last, stay);
+        a = _mm_shuffle_epi8(a, out);
+        PENSTOCK_FOLD(a, k34, x);
+    }
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, k34, 0x10));
+    a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low32), k5, 0x00));
+    x = _mm_clmulepi64_si128(_mm_and_si128(a, low32), barrett, 0x10);
+    x = _mm_clmulepi64_si128(_mm_and_si128(x, low32), barrett, 0x00);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, x), 1);
+}
+PENSTOCK_NARROW static uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
+    const __m128i k12 = _mm_set_epi64x(PENSTOCK_K12), k34 = _mm_set_epi64x(PENSTOCK_K34);
+    __m128i a = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128((int)c));
     if (n >= 64) {
         __m128i b = _mm_loadu_si128((const __m128i *)(p + 16));
         __m128i d = _mm_loadu_si128((const __m128i *)(p + 32)), e = _mm_loadu_si128((const __m128i *)(p + 48));
@@ -172,27 +194,40 @@ static uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) 
         }
         PENSTOCK_FOLD(a, k34, b); PENSTOCK_FOLD(a, k34, d); PENSTOCK_FOLD(a, k34, e);
     } else { p += 16; n -= 16; }
-    while (n >= 16) { PENSTOCK_FOLD(a, k34, _mm_loadu_si128((const __m128i *)p)); p += 16; n -= 16; }
-    if (n) {
-        const __m128i out = _mm_loadu_si128((const __m128i *)(penstock_shifts + n)); /* the first n bytes of a, at the end */
-        const __m128i stay = _mm_loadu_si128((const __m128i *)(penstock_shifts + 16 + n)); /* the others, at the front */
-        const __m128i last = _mm_loadu_si128((const __m128i *)(p + n - 16)); /* behind which the rest lies */
-        x = _mm_blendv_epi8(_mm_shuffle_epi8(a, stay), last, stay);
-        a = _mm_shuffle_epi8(a, out);
-        PENSTOCK_FOLD(a, k34, x);
-    }
-#undef PENSTOCK_FOLD
-    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, k34, 0x10));
-    a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low32), k5, 0x00));
-    x = _mm_clmulepi64_si128(_mm_and_si128(a, low32), barrett, 0x10);
-    x = _mm_clmulepi64_si128(_mm_and_si128(x, low32), barrett, 0x00);
-    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, x), 1);
+    return penstock_crc_end(a, p, n);
 }
+/* n >= 256 */
+#define PENSTOCK_FOLD4(x, k, y) x = _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, k, 0x00), _mm512_clmulepi64_epi128(x, k, 0x11), y, 0x96)
+PENSTOCK_WIDE static uint32_t penstock_crc_fold_wide(uint32_t c, const unsigned char *p, size_t n) {
+    const __m512i far = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01322d1430LL, 0x011542778aLL));
+    const __m512i near = _mm512_broadcast_i32x4(_mm_set_epi64x(PENSTOCK_K12));
+    const __m128i k34 = _mm_set_epi64x(PENSTOCK_K34);
+    __m512i a = _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)c)));
+    __m512i b = _mm512_loadu_si512(p + 64), d = _mm512_loadu_si512(p + 128), e = _mm512_loadu_si512(p + 192);
+    __m128i x;
+    p += 256; n -= 256;
+    while (n >= 256) {
+        PENSTOCK_FOLD4(a, far, _mm512_loadu_si512(p)); PENSTOCK_FOLD4(b, far, _mm512_loadu_si512(p + 64));
+        PENSTOCK_FOLD4(d, far, _mm512_loadu_si512(p + 128)); PENSTOCK_FOLD4(e, far, _mm512_loadu_si512(p + 192));
+        p += 256; n -= 256;
+    }
+    PENSTOCK_FOLD4(a, near, b); PENSTOCK_FOLD4(a, near, d); PENSTOCK_FOLD4(a, near, e);
+    while (n >= 64) { PENSTOCK_FOLD4(a, near, _mm512_loadu_si512(p)); p += 64; n -= 64; }
+    x = _mm512_castsi512_si128(a);
+    PENSTOCK_FOLD(x, k34, _mm512_extracti32x4_epi32(a, 1));
+    PENSTOCK_FOLD(x, k34, _mm512_extracti32x4_epi32(a, 2));
+    PENSTOCK_FOLD(x, k34, _mm512_extracti32x4_epi32(a, 3));
+    return penstock_crc_end(x, p, n);
+}
+#undef PENSTOCK_FOLD
+#undef PENSTOCK_FOLD4
 #endif
 static inline int64_t crc32(const unsigned char *b, int64_t p, int64_t n, int64_t crc) {
     uint32_t c = ~(uint32_t)crc;
     if (!penstock_crc_ready) penstock_crc_init();
 #ifdef PENSTOCK_CLMUL
+    if (n >= 256 && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
+        return (int64_t)(uint32_t)~penstock_crc_fold_wide(c, b + p, (size_t)n);
     if (n >= 16 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"))
         return (int64_t)(uint32_t)~penstock_crc_fold(c, b + p, (size_t)n);
 #endif
