@@ -487,18 +487,19 @@ class Watching(Files):
 @pytest.mark.parametrize("before", [[], [b"before", b"x" * LARGE]])
 @pytest.mark.parametrize("used", [False, True])
 def test_killed_in_the_middle_of_a_large_message(tmp_path: Path, part: int, before: list[bytes], used: bool) -> None:
-    """In a segment that is used again, too, where records of its life before stand behind."""
+    """In a segment that is used again, too, whose life before ended in the middle of where the message lies."""
     files, body = Watching(tmp_path / "t", part), b"y" * LARGE
     queue = make(tmp_path, files, size=1 << 18)
     if used:
-        for n in range(24):
-            assert put(queue, b"%d" % n * 10_000) == 0
+        for n in range(4 + sum(map(len, before)) // 5_000):
+            assert put(queue, b"%d" % (n % 10) * 5_000) == 0
         queue.drop_all()
     begin = queue.total
     for large in [*before, body]:
         assert put(queue, large) == 0
     assert bodies(queue) == [*before, body]
     queue.close(clean=False)
+    assert files.kept
     for path, data in files.kept.items():
         path.write_bytes(data)
     queue = make(tmp_path, size=1 << 18)
@@ -508,6 +509,39 @@ def test_killed_in_the_middle_of_a_large_message(tmp_path: Path, part: int, befo
     assert put(queue, b"behind") == 0
     queue.close(False)
     assert bodies(make(tmp_path, size=1 << 18)) == [*found, b"behind"]
+
+
+@pytest.mark.parametrize("part", [0, 1, 4, 5, 18, 19, 4_000, LARGE + 18, LARGE + 19, LARGE + 20])
+@pytest.mark.parametrize("before", [b"small", b"large" * 10_000])
+def test_large_messages_go_through_the_mapping_where_an_earlier_life_has_left_pages(
+    tmp_path: Path, part: int, before: bytes
+) -> None:
+    """No call is made. Killed in the middle of one, its process has left a part of it, and then what stood there before."""
+    files, body = Refusing(StoreError, 0), b"y" * LARGE
+    queue = make(tmp_path, files, size=1 << 18)
+    for n in range(24):
+        assert put(queue, b"%d" % (n % 10) * 9_000) == 0
+    queue.drop_all()
+    begin = queue.total
+    assert put(queue, before) == 0
+    at = queue.last.end
+    kept = {path: path.read_bytes() for path in (tmp_path / "t").iterdir()}
+    assert put(queue, body) == 0
+    assert files.count == 0
+    assert bodies(queue) == [before, body]
+    whole = queue.last.path.read_bytes()[at:]
+    assert whole[19 : 19 + LARGE] == body
+    queue.close(clean=False)
+    assert bodies(make(tmp_path, size=1 << 18)) == [before, body]
+    for path, data in kept.items():
+        torn = data[:at] + whole[:part] + data[at + part :] if path.suffix == ".queue" else data
+        path.write_bytes(torn)
+    queue = make(tmp_path, size=1 << 18)
+    assert bodies(queue) == [before]
+    assert queue.total == begin + 1
+    assert put(queue, b"behind") == 0
+    queue.close(False)
+    assert bodies(make(tmp_path, size=1 << 18)) == [before, b"behind"]
 
 
 def test_a_segment_is_not_used_again_while_a_body_of_it_is_lent(tmp_path: Path) -> None:
