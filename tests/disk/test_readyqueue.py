@@ -544,6 +544,25 @@ def test_large_messages_go_through_the_mapping_where_an_earlier_life_has_left_pa
     assert bodies(make(tmp_path, size=1 << 18)) == [before, b"behind"]
 
 
+def test_large_messages_are_written_by_calls_where_the_pages_of_an_earlier_life_were_flushed(tmp_path: Path) -> None:
+    """Each page would be a fault again. The life after that has written pages of its own."""
+    files = Refusing(StoreError, 0)
+    queue = make(tmp_path, files, size=1 << 18)
+    calls = []
+    for life in range(6):
+        count = files.count
+        for _ in range(5):
+            assert put(queue, b"y" * LARGE) == 0
+        if life == 2:
+            queue.last.datasync()
+        assert put(queue, b"y" * LARGE) == 0
+        assert queue.last.life == life
+        queue.drop_all()
+        calls.append(files.count - count)
+    assert calls == [6, 0, 1, 6, 0, 0]
+    queue.close(clean=False)
+
+
 def test_a_segment_is_not_used_again_while_a_body_of_it_is_lent(tmp_path: Path) -> None:
     queue = make(tmp_path, size=1 << 16)
     assert put(queue, b"a" * 20_000) == 0

@@ -16,7 +16,7 @@ COUNTED_BYTES = 14  # what the length counts beside the body
 SMALLEST = 20
 STAMP_BYTES = 8  # at the start of a body, where bodies begin with a timestamp
 BYTES_MAX = 0x7FFFFFFF  # of what is appended at once
-WRITTEN_BYTES_MIN = 0x8000  # a larger body goes to the file by a system call, not through the mapping
+WRITTEN_BYTES_MIN = 0x8000  # a larger body goes to the file by a system call, where it would meet a fault for each page
 
 # The head of a sums file, which stands once more at its end.
 MAGIC = 0x50524459  # PRDY

@@ -381,7 +381,7 @@ class ReadyQueue(Stream):
             self.last_id = message_id
         segment = self.last
         large = length >= layout.WRITTEN_BYTES_MIN and not self._gathers
-        large = large and segment.end + layout.BODY + length > segment.warm
+        large = large and segment.end + layout.BODY + length > segment.dirty
         if large and segment.write(message_id, attempts, self._mark, body, at, length, more):
             self.total += 1
             self.unflushed = True

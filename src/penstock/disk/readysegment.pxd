@@ -6,7 +6,7 @@ cdef long long _FETCHED_MAX
 
 cdef class SegmentFile:
     cdef public object path, files, map, sums_map
-    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, synced, synced_count, life, salt
+    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, dirty, synced, synced_count, life, salt
     cdef public set damaged
     cdef public int fd, sums_fd
     cdef public bint named, clean, unverified, cut, scattered

@@ -86,6 +86,7 @@ class SegmentFile:
         self.sums_written = 0
         self.scattered = False
         self.warm = 0  # its pages are there up to here: it was written so far when it was used before
+        self.dirty = 0  # and these were not flushed since: to write them through the mapping again meets no fault
         self.synced = self.synced_count = 0  # where it ended when it was flushed last, and what it held
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
@@ -157,6 +158,7 @@ class SegmentFile:
         self.expect(scattered=True)
         self.first = first
         self.warm = max(self.warm, self.end)
+        self.dirty = 0 if self.synced else max(self.dirty, self.end)
         self.synced = self.synced_count = 0
         if self.warm or self.sums_written:
             self._clear_sums()
@@ -296,7 +298,7 @@ class SegmentFile:
         if self.end - self.synced >= words.UNMAP_BYTES_MIN:
             unmap(self.base, 0, len(self.map))
             unmap(self.sums, 0, len(self.sums_map))
-        self.synced, self.synced_count = self.end, self.count
+        self.synced, self.synced_count, self.dirty = self.end, self.count, 0
         self.files.datasync(self.fd)
         self.files.datasync(self.sums_fd)
 
