@@ -26,7 +26,7 @@ else:
 
 LARGE = 1_000  # a queue of fewer messages is meant to be small: a tenth of it gathers in any case
 SMALL_PART, SMALL_BYTES_MAX = 10, 262_144
-PART, COUNT_MAX, BYTES_MAX = 2, 4_000, 1_048_576  # of a large one so many gather, at most; each write costs the same
+PART, COUNT_MAX, BYTES_MAX = 2, 4_000, 524_288  # of a large one so many gather, at most: each write costs the same
 LAG_TIMES, LAG_BYTES_MAX = 3, 8_388_608  # times as many as a large one holds may gather while the files hold nothing
 REFUSED_BYTES = 65_536  # of what a full disk has refused, for each message refused after it before it is tried again
 
