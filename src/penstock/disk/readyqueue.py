@@ -381,7 +381,7 @@ class ReadyQueue(Stream):
             self.last_id = message_id
         segment = self.last
         large = length >= layout.WRITTEN_BYTES_MIN and not self._gathers
-        large = large and segment.end + layout.BODY + length > segment.dirty
+        large = large and not segment.is_dirty(segment.end + layout.BODY + length)
         if large and segment.write(message_id, attempts, self._mark, body, at, length, more):
             self.total += 1
             self.unflushed = True
@@ -565,7 +565,7 @@ class ReadyQueue(Stream):
                 fresh.append(segment)
         self._fresh_first = self.total
         for segment in fresh:
-            segment.keep_name()
+            segment.begin_flush()
         return fresh
 
     def take_renamed(self) -> bool:

@@ -7,6 +7,7 @@ cdef long long _FETCHED_MAX
 cdef class SegmentFile:
     cdef public object path, files, map, sums_map
     cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, dirty, synced, synced_count, life, salt
+    cdef public double begun_s, dirty_until_s
     cdef public set damaged
     cdef public int fd, sums_fd
     cdef public bint named, clean, unverified, cut, scattered
@@ -20,6 +21,7 @@ cdef class SegmentFile:
     cdef bint write(self, long long message_id, long long attempts, long long mark, const unsigned char *body, long long at, long long length, long long more) except -1
     @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong, least=cython.longlong, have=cython.longlong)
     cpdef int room(self, long long length, long long records) except -1
+    cdef bint is_dirty(self, long long end) noexcept
     cdef void fetch(self, long long length) noexcept
     cpdef long long start(self, long long n) noexcept
     cpdef long long sum(self, long long n) noexcept

@@ -30,6 +30,7 @@ if cython.compiled:
         crc32,
         expect,
         lend,
+        monotonic_s,
         put8,
         put16,
         put32,
@@ -48,6 +49,7 @@ else:
         crc32,
         expect,
         lend,
+        monotonic_s,
         put8,
         put16,
         put32,
@@ -61,6 +63,7 @@ log = logging.getLogger("penstock.disk")
 
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
 SMALL = 256 << 10  # below, a page is faulted in alone: the system would zero megabytes around the first one
+DIRTY_S = 20.0  # so long the system leaves a written page alone, if it has memory: it takes it up after 30 s
 _FETCHED_MAX = 512  # of a larger record only the beginning would come sooner
 _INT64_END, _WORDS = 1 << 63, 1 << 64  # a word from the upper half is a negative integer of 64 bits
 FULL, BROKEN = 1, 2  # what an append may answer besides 0
@@ -86,7 +89,11 @@ class SegmentFile:
         self.sums_written = 0
         self.scattered = False
         self.warm = 0  # its pages are there up to here: it was written so far when it was used before
-        self.dirty = 0  # and these were not flushed since: to write them through the mapping again meets no fault
+        self.begun_s = 0.0  # when this life began; 0: it was flushed since
+        self.dirty = (
+            0  # where the life before ended, and when its pages may have been written to the disk by the system
+        )
+        self.dirty_until_s = 0.0
         self.synced = self.synced_count = 0  # where it ended when it was flushed last, and what it held
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
@@ -158,7 +165,8 @@ class SegmentFile:
         self.expect(scattered=True)
         self.first = first
         self.warm = max(self.warm, self.end)
-        self.dirty = 0 if self.synced else max(self.dirty, self.end)
+        self.dirty, self.dirty_until_s = self.end, self.begun_s + DIRTY_S
+        self.begun_s = monotonic_s()
         self.synced = self.synced_count = 0
         if self.warm or self.sums_written:
             self._clear_sums()
@@ -214,6 +222,12 @@ class SegmentFile:
         except StoreError as error:
             return FULL if is_full(self.files, error) else BROKEN
         return 0
+
+    def is_dirty(self, end: int) -> bool:
+        """Whether the life before has written all up to there a short while ago, and nobody flushed it: the pages are mapped and
+        may be written through the mapping without a fault.
+        """
+        return end <= self.dirty and monotonic_s() < self.dirty_until_s
 
     def fetch(self, length: int) -> None:
         """A record of so many bytes is coming: of one of many queues in turn, as a rule, so that its place is in no cache. Let
@@ -298,7 +312,7 @@ class SegmentFile:
         if self.end - self.synced >= words.UNMAP_BYTES_MIN:
             unmap(self.base, 0, len(self.map))
             unmap(self.sums, 0, len(self.sums_map))
-        self.synced, self.synced_count, self.dirty = self.end, self.count, 0
+        self.synced, self.synced_count = self.end, self.count
         self.files.datasync(self.fd)
         self.files.datasync(self.sums_fd)
 
@@ -326,9 +340,11 @@ class SegmentFile:
 class ReadySegment(SegmentFile):
     """A segment that looks at what it finds when it is opened: after a clean stop, a kill, a power cut, damage."""
 
-    def keep_name(self) -> None:
-        """Its name in the folder is being made durable."""
+    def begin_flush(self) -> None:
+        """It is being made durable, and its name in the folder."""
         self.named = True
+        self.dirty = 0
+        self.begun_s = 0.0
 
     def open(self, after_cut: bool) -> int:
         """Map the existing files and find what they hold: CHECKED, or why not. `after_cut`: a power cut came before, and
