@@ -552,7 +552,7 @@ def test_large_messages_are_written_by_calls_where_the_pages_of_an_earlier_life_
     files = Refusing(StoreError, 0)
     queue = make(tmp_path, files, size=1 << 18)
     calls = []
-    for life in range(9):
+    for life in range(12):
         count = files.count
         for _ in range(5):
             assert put(queue, b"y" * LARGE) == 0
@@ -560,11 +560,13 @@ def test_large_messages_are_written_by_calls_where_the_pages_of_an_earlier_life_
             queue.take_flush()
         elif life == 6:
             queue.last.dirty_until_s = monotonic_s()  # a slow topic: the system has had time to write them
+        elif life == 8:
+            queue.last.datasync()  # by a thread that was told to in the life before
         assert put(queue, b"y" * LARGE) == 0
         assert queue.last.life == life
         queue.drop_all()
         calls.append(files.count - count)
-    assert calls == [6, 0, 1, 6, 0, 0, 1, 0, 0]
+    assert calls == [6, 0, 1, 6, 0, 0, 1, 0, 1, 6, 0, 0]
     queue.close(clean=False)
 
 

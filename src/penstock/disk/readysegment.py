@@ -313,6 +313,7 @@ class SegmentFile:
             unmap(self.base, 0, len(self.map))
             unmap(self.sums, 0, len(self.sums_map))
         self.synced, self.synced_count = self.end, self.count
+        self.dirty, self.begun_s = 0, 0.0  # once more: it may live again since the flush was begun
         self.files.datasync(self.fd)
         self.files.datasync(self.sums_fd)
 
@@ -343,8 +344,7 @@ class ReadySegment(SegmentFile):
     def begin_flush(self) -> None:
         """It is being made durable, and its name in the folder."""
         self.named = True
-        self.dirty = 0
-        self.begun_s = 0.0
+        self.dirty, self.begun_s = 0, 0.0
 
     def open(self, after_cut: bool) -> int:
         """Map the existing files and find what they hold: CHECKED, or why not. `after_cut`: a power cut came before, and
