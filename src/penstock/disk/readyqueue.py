@@ -52,6 +52,7 @@ if cython.compiled:
         copy,
         crc32,
         crc32_head,
+        fence,
         put8,
         put16,
         put32,
@@ -62,7 +63,7 @@ else:
     from penstock.disk import readylayout as layout
     from penstock.disk.gathering import Gathering
     from penstock.disk.readysegment import ReadySegment
-    from penstock.octets import be16, be64, copy, crc32, crc32_head, put8, put16, put32, put64, ube32
+    from penstock.octets import be16, be64, copy, crc32, crc32_head, fence, put8, put16, put32, put64, ube32
 
 log = logging.getLogger("penstock.disk")
 
@@ -393,7 +394,6 @@ class ReadyQueue(Stream):
             to -= self._gathering.start
         elif end + length + layout.BODY < segment.allocated:
             put8(base, end + length + layout.BODY, 0)  # the next life of the file must not run on into this one's rest
-        put8(base, to, layout.LETTER)
         put32(base, to + layout.LENGTH, length + layout.COUNTED_BYTES)
         put64(base, to + layout.ID, message_id)
         put16(base, to + layout.ATTEMPTS, attempts)
@@ -402,6 +402,8 @@ class ReadyQueue(Stream):
         crc = crc32_head(layout.LETTER, length + layout.COUNTED_BYTES, message_id, attempts, self._mark, crc)
         crc = crc32(body, at, length, crc)  # not of the copy: that would wait for its page to come from memory
         copy(base, to + layout.BODY, body, at, length)
+        fence()
+        put8(base, to, layout.LETTER)  # last, over the zero there: a kill leaves a whole record, or none
         put32(segment.sums, layout.START + segment.count * layout.ENTRY_BYTES, end | (more << layout.MORE_BIT))
         put32(segment.sums, layout.CRC + segment.count * layout.ENTRY_BYTES, crc)
         segment.count += 1

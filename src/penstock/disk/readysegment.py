@@ -90,9 +90,7 @@ class SegmentFile:
         self.scattered = False
         self.warm = 0  # its pages are there up to here: it was written so far when it was used before
         self.begun_s = 0.0  # when this life began; 0: it was flushed since
-        self.dirty = (
-            0  # where the life before ended, and when its pages may have been written to the disk by the system
-        )
+        self.dirty = 0  # where the life before ended, and until when the system leaves its pages alone
         self.dirty_until_s = 0.0
         self.synced = self.synced_count = 0  # where it ended when it was flushed last, and what it held
         self.damaged: set[int] = set()
