@@ -77,6 +77,14 @@ class BadDisk:
         return self.map(fd, size, *args, **kwargs)
 
 
+def test_a_pipe_among_the_index_files_is_named_and_not_opened(folder: Path) -> None:
+    os.mkfifo(folder / "index" / "20200101000000000")
+    report = verify(folder)
+    assert [(one.level, one.file, one.why) for one in report.findings if "index" in one.file] == [
+        ("derived", "index/20200101000000000", "cannot be read: it is no file")
+    ]
+
+
 @pytest.mark.parametrize("name", ["commitlog", "checksums", "consumequeue/T/1"])
 def test_a_part_of_the_disk_that_cannot_be_read_is_named(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -77,7 +77,7 @@ def verify(folder: Path, add: Add) -> tuple[int, int]:
         except ValueError as error:
             add("derived", "nsqd.dat", f"is no table of topics: {error}", 0, 0)
         except OSError as error:
-            add("derived", "nsqd.dat", f"cannot be read: {error.strerror}", 0, 0)
+            add("derived", "nsqd.dat", f"cannot be read: {error.strerror or error}", 0, 0)
     return segments, messages
 
 
@@ -86,7 +86,7 @@ def _readable(folder: Path, path: Path, level: str, entries: Iterator[Entry], ad
     try:
         yield from entries
     except (OSError, StoreError) as error:
-        why = str(error) if isinstance(error, StoreError) else error.strerror
+        why = str(error) if isinstance(error, StoreError) else error.strerror or error
         add(level, str(path.relative_to(folder)), f"it, or what belongs to it, cannot be read to its end: {why}", 0, 0)
 
 

@@ -307,12 +307,15 @@ class _Verifier:
             path = self.folder / "index" / name
             if name == "lost+found":  # of a disk of its own
                 continue
+            if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+                self.report.add("derived", self._name(path), "cannot be read: it is no file")
+                continue
             try:
                 if stopped and (lost := _unlinked(path)):
                     self.report.add("derived", self._name(path), f"{lost} slots do not lead to their newest entry")
                 self._check_entries(log, path)
             except OSError as error:
-                self.report.add("derived", self._name(path), f"cannot be read: {error.strerror}")
+                self.report.add("derived", self._name(path), f"cannot be read: {error.strerror or error}")
 
     def _check_entries(self, log: CommitLog, path: Path) -> None:
         for entry in _inspect_index(path):
