@@ -15,10 +15,11 @@ from penstock.broker.copies import Copies, Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.purge import Purge
 from penstock.broker.replica import Replica
-from penstock.fronts.ha import MasterSession
+from penstock.fronts.ha import AHEAD_BYTES, MasterSession
 from penstock.log.upkeep import Upkeep
 from penstock.registration.replication import Watch
-from penstock.wire.haframe import Ack, Head
+from penstock.wire import hawords
+from penstock.wire.haframe import Ack, Head, read_head
 
 STEPS = 60
 
@@ -61,6 +62,39 @@ def test_a_change_of_places_waits_for_no_interval() -> None:
             a.work()
             b.work()
         assert b.again == "the master has given its place"
+    finally:
+        walk.set.close()
+
+
+def records_of_frames(data: bytes) -> list[int]:
+    """How many bytes of records each DATA has."""
+    found, at = [], 0
+    while at < len(data):
+        head, _ = read_head(data, at, len(data))
+        assert head is not None
+        if head.kind == hawords.DATA:
+            found.append(head.end - head.variable - hawords.SUM_BYTES * head.entries)
+        at = head.end
+    return found
+
+
+@pytest.mark.parametrize(("topic", "ahead"), [("P", 1), ("Q", 0)])
+def test_what_has_gathered_is_sent_ahead_of_the_ack(topic: str, ahead: int) -> None:
+    """The slave has something to do while its ACK is under way; unless it is to flush each frame. The next one is for more."""
+    walk = ha_set.Walk(0, 2)
+    try:
+        walk.settle(4)
+        a, b = walk.set.nodes
+        to_b = next(end for end in walk.set.live_ends() if end.node is b)
+        walk.set.deliver(to_b, 1)
+        for _ in range(12):  # of one segment
+            walk.set.send(a, topic, 1000)
+        first, *others = records_of_frames(b"".join(to_b.coming))
+        assert 12 * first > 2 * AHEAD_BYTES
+        assert len(others) == ahead
+        assert all(AHEAD_BYTES <= size < AHEAD_BYTES + first for size in others)
+        walk.settle(4)
+        assert walk.set.codes == {0: 12}
     finally:
         walk.set.close()
 

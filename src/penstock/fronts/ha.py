@@ -47,6 +47,7 @@ log = logging.getLogger("penstock.ha")
 
 BLOCK_BYTES = 232 << 10  # of records in one DATA: with its sums it fits a read
 GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
+AHEAD_BYTES = 6 << 10  # and so much, for each frame under way, before its ACK
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 ID_MAX = (1 << 31) - 1  # of a broker, that a slave may wish for
@@ -283,13 +284,17 @@ class MasterSession(HaSession):
 
     def _gather(self, pending: int, mono_ms: int) -> bool:
         """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
-        ACK: what somebody waits for goes with the ACK of the frame before, the rest at a pace.
+        ACK. So what somebody waits for goes with the ACK of the frame before, or as soon as AHEAD_BYTES have come for each frame
+        under way, for then the slave would be idle. Where it flushes each frame the ACK is always waited for. The rest goes at
+        a pace.
         """
-        if pending >= (GATHER_BYTES if self.copies.waiting.line else BLOCK_BYTES):
-            return False
         copies = self.copies
-        if copies.waiting.line or copies.waiting_flushed.line:
+        if pending >= (GATHER_BYTES if copies.waiting.line else BLOCK_BYTES):
+            return False
+        if copies.waiting_flushed.line:
             return len(self._unacknowledged) > 0
+        if copies.waiting.line:
+            return pending < AHEAD_BYTES * len(self._unacknowledged)
         if mono_ms - self._sent_ms >= PACE_MS:
             return False
         copies.look_at(self._sent_ms + PACE_MS)
