@@ -1,10 +1,13 @@
-"""What a figure must be read with: the machine, the versions, and memory that is really there."""
+"""What a figure must be read with: the machine, the versions, and memory and room on the disk that are really there."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import mmap
 import os
 import platform
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,24 @@ def touch_memory(gib: int) -> float:
         for at in range(0, gib << 30, 1 << 30):
             memory.madvise(23, at, 1 << 30)  # MADV_POPULATE_WRITE
     return time.monotonic() - began
+
+
+GET_FLAGS, SET_FLAGS, TOP_FOLDER = 0x80086601, 0x40086602, 0x00020000  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL
+
+
+def lie_apart(folder: Path) -> None:
+    """Let the folders that are made in this one lie anywhere on the disk, by their names (ext4; nothing elsewhere).
+
+    Without a journal ext4 looks at each inode that was freed in the last one to five minutes, and passes over it, for each new
+    file anew: behind the end of another broker a file costs three times as much (`recently_deleted`).
+    """
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            flags = struct.unpack("I", fcntl.ioctl(fd, GET_FLAGS, bytes(4)))[0]
+            fcntl.ioctl(fd, SET_FLAGS, struct.pack("I", flags | TOP_FOLDER))
+    finally:
+        os.close(fd)
 
 
 def cpu_s(pid: int) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.machine import cpu_s
+from bench.machine import cpu_s, lie_apart
 
 HERE = Path(__file__).parent
 LISTENERS = ("remoting", "nsq", "http", "registry", "lookup", "lookup-http")  # the last three are a registry's
@@ -109,7 +109,8 @@ def _started(
     source: Path, settings: dict[str, Any], verb: str, listeners: tuple[str, ...], *flags: str
 ) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        data = str(settings.pop("data", folder))
+        lie_apart(Path(folder))
+        data = str(settings.pop("data", Path(folder) / Path(folder).name))  # its name says where on the disk it lies
         command = [sys.executable, "-m", "penstock.cli", verb, "--data", data, *flags]
         command += [f"--{name}-port=0" for name in listeners]
         for name, value in settings.items():
