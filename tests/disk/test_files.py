@@ -46,6 +46,25 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         files.read(-1, 0, 1)
 
 
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "there"
+    path.touch()
+    files, fd = Files(), os.open(path, os.O_RDONLY)
+    try:
+        for write in (lambda: files.write(fd, 7, b"x"), lambda: files.write_parts(fd, 7, [b"x", b"y"])):
+            with pytest.raises(StoreError, match=re.escape(f"a write to {path}: Bad file descriptor")):
+                write()
+    finally:
+        os.close(fd)
+    end, other = os.pipe()
+    try:
+        with pytest.raises(StoreError, match=r"a flush of pipe:\[\d+\]: Invalid argument"):
+            files.datasync(end)
+    finally:
+        os.close(end)
+        os.close(other)
+
+
 def test_a_short_write_goes_on_and_one_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, write = Files(), os.pwrite
     fd = files.open(tmp_path / "f", create=True)

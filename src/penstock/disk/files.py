@@ -268,7 +268,7 @@ class Files:
                 view = view[done:]
                 at += done
         except OSError as error:
-            raise _failed(error, "a write") from error
+            raise _failed(error, f"a write to {file_of(fd)}") from error
 
     def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """All of these, one behind the other, at `at`; in one call as a rule."""
@@ -277,7 +277,7 @@ class Files:
             try:
                 done = os.pwritev(fd, some, at)
             except OSError as error:
-                raise _failed(error, "a write") from error
+                raise _failed(error, f"a write to {file_of(fd)}") from error
             size = sum(map(len, some))
             if done < size:
                 self.write(fd, at + done, memoryview(b"".join(some))[done:])
@@ -289,7 +289,7 @@ class Files:
         try:
             os.fdatasync(fd)
         except OSError as error:
-            raise _not_flushed(self, error, "a flush") from error
+            raise _not_flushed(self, error, f"a flush of {file_of(fd)}") from error
 
     def device(self, file: int | Path) -> int | None:
         """The number of the file system that a file, or what a descriptor stands for, lies on; None when it is gone."""
@@ -325,7 +325,9 @@ class Files:
             return False
         if libc.syncfs(fd):
             number = ctypes.get_errno()
-            raise _not_flushed(self, OSError(number, os.strerror(number)), "a flush of the file system")
+            raise _not_flushed(
+                self, OSError(number, os.strerror(number)), f"a flush of the file system of {file_of(fd)}"
+            )
         return True
 
     def check_written(self, fd: int) -> bool:
@@ -337,7 +339,7 @@ class Files:
             number = ctypes.get_errno()
             if number in _NO_CALL:
                 return False
-            raise _not_flushed(self, OSError(number, os.strerror(number)), "a flush")
+            raise _not_flushed(self, OSError(number, os.strerror(number)), f"a flush of {file_of(fd)}")
         return True
 
     def sync_folder(self, folder: Path) -> None:
