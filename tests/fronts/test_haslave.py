@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.app import Server
+from penstock.broker.taking import last_records
 from penstock.errors import DiskFull, StoreError, WireError
 from penstock.fronts.ha import HaFront
-from penstock.fronts.hasession import PACE_MS
+from penstock.fronts.hasession import LAST_BYTES, PACE_MS
 from penstock.fronts.haslave import UNSAID_BYTES_MAX, AskingSession, SlaveSession
 from penstock.log import status
 from penstock.log.draft import Draft
@@ -139,34 +140,57 @@ def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(slave:
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_people_are_told_that_its_disk_takes_nothing(slave: Broker, tmp_path: Path, full: bool) -> None:
-    """It connects, is sent the log, and leaves again each second: its master has no row for it."""
+def test_people_are_told_that_its_disk_takes_nothing(
+    slave: Broker, tmp_path: Path, full: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It connects, is sent the log, and leaves again twice a second: its master has no row for it, and its log one line."""
+    caplog.set_level("INFO", "penstock.ha")
     master, data = feeding(tmp_path / "a")
 
     def run(front: HaFront) -> None:
         def no_room(fd: int, at: int, length: int) -> None:
             raise DiskFull("no room for a test")
 
+        def why() -> str:
+            return str(next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"])
+
+        def connected() -> SlaveSession:
+            session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+            told(session, ha.greeting(b"n" * 16, False))
+            end = front.broker.store.end_position
+            size, found = last_records(front.broker.store, end, LAST_BYTES)
+            told(session, accept(session, cut_to=end, written=master.end_position, block_size=size, block_sum=found))
+            return session
+
         files: Any = front.broker.files
-        session = SlaveSession(front, "127.0.0.1:9", lambda: None)
-        told(session, ha.greeting(b"n" * 16, False))
-        told(session, accept(session))
+        session, block = connected(), data()
         if full:
             files.allocate = no_room
-            told(session, data())  # into room that was there, but for its queue
+            told(session, block)  # into room that was there, but for its queue
+            block = data()
         else:
             front.broker.store.fail(StoreError("a flush: Input/output error"))
         assert not session.closing
-        told(session, data())
-        assert session.closing
-        session.lost()
-        why = next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"]
-        assert ("disk is full" if full else "disk has failed") in str(why)
+        words = "disk is full" if full else "disk has failed"
+        for _ in range(3):
+            told(session, block)
+            assert session.closing
+            session.lost()
+            assert words in why()
+            session = connected()
+            assert words in why()
         if full:
             del files.allocate
+            told(session, block)
+            assert not session.closing
+            assert "disk" not in why()
+        session.lost()
 
     in_slave(slave, run)
     master.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert len([words for words in said if "the log cannot be copied now" in words]) == 1
+    assert len([words for words in said if "following master" in words]) == (2 if full else 1)
 
 
 def test_people_are_told_that_a_new_one_has_no_room_for_the_first_record(slave: Broker) -> None:

@@ -53,7 +53,7 @@ cdef class HaFront:
     cdef readonly object newer
     cdef readonly bytes secret
     cdef readonly set sessions
-    cdef readonly long long free_bytes
+    cdef readonly long long free_bytes, copying
     cdef object _copied, _mirrors, _known, _again, _term, _abort, _broken, _renumbered
     cdef long long _due_ms, _worked_ms, _worked_to
     cdef bint _sound

@@ -37,9 +37,11 @@ from penstock.wire import fastjson, ha
 from penstock.wire.fastjson import JsonObject
 
 if cython.compiled:
+    from cython.cimports.penstock.log import status
     from cython.cimports.penstock.wire import hawords
     from cython.cimports.penstock.wire.haframe import Ack, Head, Positions, data_head, read_ack
 else:
+    from penstock.log import status
     from penstock.wire import hawords
     from penstock.wire.haframe import Ack, Head, Positions, data_head, read_ack
 
@@ -202,8 +204,11 @@ class MasterSession(HaSession):
             self.channels.tell_changes()
         if self._about.get("parts") is True:
             self.tables.tell_parts()
-        log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
-                 store.end_position - position)  # fmt: skip
+        if self.front.told.is_news(
+            f"{member.node} at {position}", self.time.mono_ms
+        ):  # not if it copies nothing, and comes again
+            log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
+                     store.end_position - position)  # fmt: skip
         if member.keeps_not:
             log.warning("slave is too old node=%s version=%s reason=%s", member.node, self._about.get("version", ""),
                         member.keeps_not)  # fmt: skip
@@ -383,6 +388,7 @@ class HaFront:
         self.secret = secret_of(broker.config)
         self.sessions: set[HaSession] = set()
         self.free_bytes = 0
+        self.copying = status.OK  # a code of `log.status`
         self._due_ms = 0
         self._worked_ms, self._worked_to = (
             -PACE_MS,
@@ -419,6 +425,12 @@ class HaFront:
     def when_renumbered(self, call: Callable[[], None]) -> None:
         """`call` when the master has given this slave another id: registries know it by that."""
         self._renumbered = call
+
+    def note_copying(self, outcome: int) -> bool:
+        """How this slave fared with what it was to copy; whether that is news. It comes again twice a second, and fails again."""
+        news = outcome != self.copying
+        self.copying = outcome
+        return news
 
     def follow_at(self, address: str) -> None:
         """This slave follows the master there."""

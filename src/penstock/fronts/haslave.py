@@ -55,7 +55,11 @@ class SlavesFront(SessionsFront, Protocol):
     address: str
     ha_address: str
     free_bytes: int
+    copying: int
     told: Told
+
+    def note_copying(self, outcome: int) -> bool:
+        """How copying went; whether that is news."""
 
     def renumber(self, about: JsonObject) -> None:
         """The master says which id this slave has."""
@@ -213,12 +217,17 @@ class SlaveSession(HaSession):
         self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
         self.epoch = head.epoch
         self.running = True
-        self.front.told.over()
-        self.copies.note_orphan("", by="master")
+        if self.front.copying == status.OK:
+            self._follows(told.written)
         self.exchange_with(told.about)
         self.say(ha.start(self.epoch, store.end_position))
-        log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
-                 told.written - store.end_position)  # fmt: skip
+
+    def _follows(self, written: int) -> None:
+        """Whatever kept this node from following its master, whose log ends there, is over."""
+        self.front.told.over()
+        self.copies.note_orphan("", by="master")
+        position = self.store.end_position
+        log.info("following master=%s position=%d behind=%d", self.remote, position, written - position)
 
     def _same_sums(self, told: ha.Accept, size: int) -> bool:
         """Whether the two logs are one by the sums of those records, though not by their bytes: some are damaged, here or at the
@@ -263,8 +272,9 @@ class SlaveSession(HaSession):
         copies.told(positions.confirmed, positions.confirmed_flushed)
         try:
             self.front.replica.note_in_sync(bool(flags & hawords.IN_SYNC))
-        except StoreError as error:
-            log.error("not noted whether this node is in sync error=%s", error)
+        except StoreError as error:  # each frame tries it again
+            if self._is_news("in sync"):
+                log.error("not noted whether this node is in sync error=%s", error)
 
     def _data(self, head: Head, owner: bytearray) -> None:
         self._told(read_positions(owner, head.fixed), head.flags)
@@ -277,13 +287,18 @@ class SlaveSession(HaSession):
         if outcome == status.ILLEGAL:
             self.copies.count_bad()
             raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
+        news = self.front.note_copying(outcome)
         if outcome != status.OK:
-            log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
             # Its master says nothing of it, for it is not connected most of the time: it comes again, and fails again.
-            self.copies.note_orphan(_FULL if outcome == status.DISK_FULL else _FAILED, by="master")
+            why = _FULL if outcome == status.DISK_FULL else _FAILED
+            self.copies.note_orphan(why, by="master")
+            if news:
+                log.error("the log cannot be copied now reason=%s position=%d", why, self.store.end_position)
             self._acknowledge(hawords.DISK_FULL if outcome == status.DISK_FULL else hawords.FLUSH_FAILED)
             self.end()
             return
+        if news:
+            self._follows(self.copies.master_written)
         if self.broker.topics.behind:
             self.broker.topics.hide_copied()
         if head.flags & hawords.FLUSH_NOW:
