@@ -204,9 +204,8 @@ class MasterSession(HaSession):
             self.channels.tell_changes()
         if self._about.get("parts") is True:
             self.tables.tell_parts()
-        if self.front.told.is_news(
-            f"{member.node} at {position}", self.time.mono_ms
-        ):  # not if it copies nothing, and comes again
+        # One that can copy nothing comes again and again, to the same place.
+        if self.front.told.is_news(f"{member.node} at {position}", self.time.mono_ms):
             log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                      store.end_position - position)  # fmt: skip
         if member.keeps_not:

@@ -217,7 +217,7 @@ class SlaveSession(HaSession):
         self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
         self.epoch = head.epoch
         self.running = True
-        if self.front.copying == status.OK:
+        if self.front.copying == status.OK or told.written == store.end_position:  # else what comes now shows it
             self._follows(told.written)
         self.exchange_with(told.about)
         self.say(ha.start(self.epoch, store.end_position))
