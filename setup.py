@@ -65,4 +65,6 @@ def extensions() -> list[Extension]:
 
 
 if __name__ == "__main__":  # not in the processes Cython starts, which since Python 3.14 read this file again
-    setup(ext_modules=extensions())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Every module is a C file of its own: pip, too, compiles as many at once as there are cores.
+    setup(ext_modules=extensions(), options={"build_ext": {"parallel": cores}})
