@@ -126,6 +126,8 @@ def test_each_field_that_a_line_of_ours_names_is_one() -> None:
         for call in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LEVELS):
                 continue
+            if ast.unparse(call.func.value) == "log" and isinstance(call.args[0], (ast.JoinedStr, ast.IfExp)):
+                pytest.fail(f"{path}: {ast.unparse(call)}: what it names are no fields")
             for template in (one.value for one in call.args[:2] if isinstance(one, ast.Constant)):
                 if isinstance(template, str):
                     named = re.findall(r"([a-z_]+)=", template)

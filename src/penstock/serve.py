@@ -186,7 +186,10 @@ def serve(
                     if not server.again or stop.is_set():
                         notify.stopping()
                         await server.hand_over()
-                    log.info("stopping" if not server.again else f"starting anew reason={server.again}")
+                    if server.again:
+                        log.info("starting anew reason=%s", server.again)
+                    else:
+                        log.info("stopping")
                 if not server.again or stop.is_set():
                     return
                 server.prepare_again()

@@ -462,7 +462,10 @@ def test_a_slave_with_another_secret_gets_nothing_and_says_so_once(
     assert caplog.text.count("where ha_secret_file is another one") == 1
 
 
-def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: str) -> None:
+def test_a_slave_of_a_slave_is_refused(
+    master: Broker, tmp_path: Path, secret: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     with slave_of(tmp_path, master.addresses["ha"], secret, ha_port=0) as slave:
         peer = Peer(slave.addresses["ha"])
         peer.greet()
@@ -470,6 +473,8 @@ def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: s
         head, body = peer.frame() or pytest.fail("closed")
         assert (head.kind, ha.read_refuse(body)[0]) == (hawords.REFUSE, ha.NOT_MASTER)
         peer.close()
+    # After each failover some ask one that is a slave now: no error.
+    assert [line.levelname for line in caplog.records if line.getMessage().startswith("slave refused")] == ["INFO"]
 
 
 def test_a_slave_names_its_master_to_who_asks_it_instead(master: Broker, tmp_path: Path, secret: str) -> None:

@@ -109,7 +109,11 @@ def test_a_greeting_that_wants_a_secret_of_a_node_that_has_none(slave: Broker) -
     in_slave(slave, run)
 
 
-def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(slave: Broker) -> None:
+def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(
+    slave: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
     def run(front: HaFront) -> None:
         def why() -> object:
             return next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"]
@@ -129,6 +133,8 @@ def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(slave:
         assert why() == "the master refuses this slave: its log is of another replica set"
         met(lambda session: ha.refuse(1, ha.NOT_MASTER, "this broker is a slave itself"))  # asked in passing
         assert "another replica set" in str(why())
+        refusals = [line for line in caplog.records if "refuses this slave" in line.getMessage()]
+        assert [line.levelname for line in refusals] == ["ERROR", "INFO"]
         met(lambda session: b"").lost()
         assert "without a word" in str(why())
         met(lambda session: accept(session, cut_to=5))

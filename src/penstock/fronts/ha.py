@@ -123,8 +123,10 @@ class MasterSession(HaSession):
         return data
 
     def _refuse(self, reason: int, text: str, master: str = "") -> None:
-        if self.front.told.is_news(f"{self.remote.rpartition(':')[0]} {text}", self.time.mono_ms):
-            log.log(self._level, "slave refused peer=%s reason=%d %s", self.remote, reason, text)
+        # After each failover some ask a slave: that is no error.
+        level = min(self._level, logging.INFO) if reason == ha.NOT_MASTER else self._level
+        if self.front.told.is_news(f"{level} {self.remote.rpartition(':')[0]} {text}", self.time.mono_ms):
+            log.log(level, "slave refused peer=%s code=%d reason=%s", self.remote, reason, text)
         self.say(ha.refuse(self.front.replica.epoch, reason, text, master))
         self.end()
 

@@ -173,7 +173,8 @@ class SlaveSession(HaSession):
             if not self.not_master:
                 self.copies.note_orphan(f"the master refuses this slave: {text}", by="master")
             if self._is_news(f"refused {reason}"):
-                log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
+                level = logging.INFO if self.not_master else logging.ERROR
+                log.log(level, "the master refuses this slave peer=%s code=%d reason=%s", self.remote, reason, text)
             self.end()
         else:
             raise WireError(f"a frame of type {head.kind:#x} at this moment")
