@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.client import line as line_module
 from penstock.client.line import Line
+from penstock.client.liveness import GONE
 from penstock.client.plainsend import PlainSends
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
@@ -193,6 +195,19 @@ def test_a_deadline_holds_while_signals_come(signals: None, short: bool) -> None
         one.close()
 
 
+def test_a_peer_whose_machine_is_gone(monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+    """Whoever waits for its answer need not wait until the time is over; nor who has more to send than it takes."""
+    monkeypatch.setattr(line_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(line_module, "is_gone", lambda connection: True)
+    pure = os.environ.get("PENSTOCK_PURE") == "1"  # then `sendall` of Python's looks at nothing meanwhile
+    for body in (b"",) if pure else (b"", bytes(32 << 20)):
+        with silent() as server:
+            one = Line(server.getsockname(), 60, short=short)
+            with pytest.raises(ConnectionLost, match=GONE):
+                one.call(RemotingCommand(1, body=body), 60)
+            one.close()
+
+
 def test_what_is_sent_while_signals_come_is_whole(signals: None, short: bool) -> None:
     one = line(lambda command: encode(command.reply(0, None, command.body[::-1])), short)
     body = random.Random(3).randbytes(8 << 20)
@@ -231,7 +246,7 @@ def test_an_answer_that_comes_twice_is_no_other_sends() -> None:
     one, found = line(answer, False), []
     for queue_id in (0, 1, 0, 1):
         sends = PlainSends("G", MessageQueue("T", "a", queue_id))
-        receipt = one.store(sends.request(Message("T", b""), "KEY", 0), 20)
+        receipt = one.store(sends.request(Message("T", b""), "KEY", 0), 20, MessageQueue("T", "a", 0))
         assert isinstance(receipt, SendReceipt)
         found.append((receipt.queue.queue_id, receipt.queue_offset))
     assert found == [(0, 0), (1, 1), (0, 2), (1, 3)]

@@ -23,7 +23,9 @@ import penstock
 from certificates import Authority, Certificate
 from client.scripted import Scripted
 from client.steps import peer
+from penstock.client import line as line_module
 from penstock.client.line import FRESH_S, Line
+from penstock.client.liveness import Options
 from penstock.client.nsqline import NsqLine
 from penstock.client.reader import LogReader
 from penstock.client.routes import MessageQueue
@@ -33,7 +35,7 @@ from penstock.errors import BrokerRefused, ConnectionLost, PenstockError, TimedO
 from penstock.security import Security
 from penstock.wire.acl import ACCESS_KEY, is_signed
 from penstock.wire.codes import RequestCode
-from penstock.wire.remoting import RemotingCommand
+from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 from polling import eventually
 from test_authority import AuthServer
 
@@ -174,6 +176,40 @@ def test_a_time_that_is_over_is_over_with_tls_too(server_certificate: Certificat
             line.call(RemotingCommand(1), 0.1)
         line.close()
         held[0].close()
+
+
+def test_an_answer_that_takes_long_is_waited_for_with_tls_too(
+    server_certificate: Certificate, safe: Security, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that was looked at meanwhile, again and again, goes on where it was."""
+    monkeypatch.setattr(line_module, "LOOK_S", 0.001)
+    looks: list[Options] = []
+    answered = threading.Event()
+
+    def look(connection: Options) -> bool:
+        looks.append(connection)
+        if len(looks) == 3:
+            answered.set()
+        return False
+
+    monkeypatch.setattr(line_module, "is_gone", look)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(server_certificate.cert), str(server_certificate.key))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with context.wrap_socket(server.accept()[0], server_side=True) as connection:
+                (command,) = CommandParser().feed(connection.recv(65_536))
+                answered.wait(60)
+                connection.sendall(encode(command.reply(0, {"done": "yes"}, b"x" * 10_000)))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        line = Line(server.getsockname(), 60, security=safe)
+        assert line.call(RemotingCommand(1), 60).body == b"x" * 10_000
+        line.close()
+        thread.join()
+    assert len(looks) >= 3
 
 
 def test_a_line_that_lay_idle_is_looked_at_without_waiting(broker: Broker, safe: Security) -> None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
 import cython
 
 from penstock.client.aio.attempts import Attempts
+from penstock.client.aio.doubts import Doubts
 from penstock.client.gathering import Selector
-from penstock.client.line import Line, TimedSocket
+from penstock.client.line import Doubt, Line, TimedSocket
 from penstock.client.nsqline import NsqLine
 from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.outgoing import Outgoing
 from penstock.client.plainsend import PlainSend, PlainSends
+from penstock.client.portal import portal
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route
 from penstock.client.sending import is_tried_again, read_receipt
@@ -39,8 +42,15 @@ log = logging.getLogger("penstock.client")
 
 _LEAST_S = 0.001  # a time that is over still has a length
 QUEUES_MAX = 4_096  # whose requests are kept half made
+CONNECT_S = 1.5  # a broker that takes longer is left to the loop, which meanwhile asks whether it is the master still
 IDLE_S = 30.0  # a line that was not used for longer may have been closed by its broker
 T = TypeVar("T", Line, NsqLine)
+
+
+def _ask(doubts: Doubts, address: str, queue: MessageQueue) -> Future[bool] | None:
+    """Whether another node has the place of the one at this address: it comes while the thread waits on."""
+    loop = portal()
+    return None if loop.is_here() else loop.begin(doubts.is_replaced(queue, address))
 
 
 class DirectSends:
@@ -105,7 +115,10 @@ class DirectSends:
         answer: SendReceipt | RemotingCommand
         left_s = max(deadline - monotonic_s(), _LEAST_S)
         try:
-            answer = line.store(request, left_s) if isinstance(request, PlainSend) else line.call(request, left_s)
+            if isinstance(request, PlainSend):
+                answer = line.store(request, left_s, to)
+            else:
+                answer = line.call(request, left_s, to)
         except BaseException as error:
             self._broken(line, sent, error)
             raise
@@ -163,12 +176,18 @@ class DirectSends:
 
     def _new_line(self, address: str, left_s: float) -> Line:
         to, security = split_address(address, BROKER_PORT), self._attempts.cluster.security
-        return Line(to, left_s, short=True, security=security)
+        return Line(to, left_s, short=True, security=security, doubt=self._doubt(address))
+
+    def _doubt(self, address: str) -> Doubt | None:
+        """How it is asked whether another node has the place of a broker."""
+        if self._attempts.settings.nsqd:
+            return None
+        return partial(_ask, self._attempts.doubts, address)
 
     def _connect(self, connect: Callable[[float], T], deadline: float) -> T | None:
-        """A new line; None when there is none to be had, which is certainly no send."""
+        """A new line; None when there is none to be had soon, which is certainly no send."""
         try:
-            return connect(min(self._timeout_s, max(deadline - monotonic_s(), _LEAST_S)))
+            return connect(min(CONNECT_S, max(deadline - monotonic_s(), _LEAST_S)))
         except (ClientError, WireError) as error:
             log.info("%s", error)
             return None
@@ -190,7 +209,7 @@ class DirectSends:
         if line is None:
             return None
         try:
-            line.call(command, max(deadline - monotonic_s(), _LEAST_S))
+            line.call(command, max(deadline - monotonic_s(), _LEAST_S), to)
         except BaseException as error:
             self._broken(line, sent, error)
             raise
@@ -199,7 +218,7 @@ class DirectSends:
         return SendReceipt(SendStatus.SEND_OK, to, -1, nothing, nothing)
 
     def _new_nsq_line(self, address: str, left_s: float) -> NsqLine:
-        return NsqLine(address, left_s, self._attempts.cluster.security)
+        return NsqLine(address, left_s, self._attempts.cluster.security, self._doubt(address))
 
     def _take(self, lines: dict[str, deque[T]], address: str) -> T | None:
         free = lines.get(address)

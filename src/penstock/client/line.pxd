@@ -10,6 +10,7 @@ cdef class TimedSocket:
     cdef int _fd
     cdef bint _tls, _by_system
     cdef double _patience, _rests_since_s
+    cdef object _doubt, _queue, _asked
 
     cdef _use(self, object connection, double timeout_s)
     @cython.locals(deadline=double, at=cython.longlong, size=cython.longlong)
@@ -19,6 +20,8 @@ cdef class TimedSocket:
     @cython.locals(left=double)
     cdef _wait_until(self, double deadline)
     cdef _wait_at_most(self, double seconds)
+    cdef _begin(self, object queue)
+    cdef _look(self, double deadline)
     cpdef rest(self)
     cpdef double has_rested(self)
     cpdef bint is_quiet(self) except -1
@@ -34,7 +37,7 @@ cdef class Line(TimedSocket):
     cdef FrameCutter _cutter
 
     @cython.locals(deadline=double, data=bytes, cutter=FrameCutter, begin=cython.longlong)
-    cpdef object store(self, PlainSend send, double timeout_s)
+    cpdef object store(self, PlainSend send, double timeout_s, object queue)
     cpdef _write(self, object frame, int code, double timeout_s)
     @cython.locals(cutter=FrameCutter, data=bytes, begin=cython.longlong)
     cpdef tuple _frame(self, double deadline)

@@ -6,12 +6,16 @@ import math
 import os
 import socket
 import ssl
+from collections.abc import Callable
+from concurrent.futures import Future
 from struct import Struct
 
 import cython
 
+from penstock.client.liveness import CONNECT_S, GONE, is_gone, keep_asking
 from penstock.client.plainsend import OPAQUES, PlainSend
 from penstock.client.results import SendReceipt
+from penstock.client.routes import MessageQueue
 from penstock.client.sentanswer import SentAnswer
 from penstock.errors import ConnectionLost, TimedOut
 from penstock.security import PLAIN, Security
@@ -28,9 +32,13 @@ else:
 SHORT_BYTES = 4_096
 FRESH_S = 0.001  # after an answer: a line that breaks so soon would as well break a moment later, on its way
 WAIT_MAX_S = 1_000_000.0  # of one call to the system, which counts milliseconds in 31 bits: eleven days
+LOOK_S = 0.75  # of silence, after which it is asked, again and again, whether the peer is there, and the master still
 _MICROS = 1_000_000  # a second
 _ABOUT = 0.9  # of the time set before: the same
 _TIMEVAL = Struct("@ll")
+
+Doubt = Callable[[MessageQueue], "Future[bool] | None"]
+"""Begins to ask whether the peer has lost its place as the master of a queue to another node."""
 
 
 class TimedSocket:
@@ -38,9 +46,15 @@ class TimedSocket:
 
     The system keeps them (SO_RCVTIMEO), so that no call asks first whether there is something. Not with TLS, whose reads are none
     of the system's, nor uncompiled: Python's own `recv` begins its time anew with each signal, and so might wait for ever.
+
+    A machine that is cut off closes no connection, it says nothing: while a call waits, it is asked whether the peer is there,
+    and while one about a queue does, `doubt` is asked, too.
     """
 
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+    def __init__(self, connection: socket.socket, timeout_s: float, doubt: Doubt | None = None) -> None:
+        self._doubt = doubt
+        self._queue: MessageQueue | None = None
+        self._asked: Future[bool] | None = None
         self._rests_since_s = monotonic_s()
         self._use(connection, timeout_s)
 
@@ -59,16 +73,19 @@ class TimedSocket:
 
     def _send(self, data: bytes | bytearray, timeout_s: float) -> None:
         """Send all of it. OSError; TimeoutError, or BlockingIOError, when the time is over."""
-        self._wait_at_most(timeout_s)
         if not self._by_system:
+            self._wait_at_most(timeout_s)
             self._socket.sendall(data)
             return
+        self._wait_at_most(min(timeout_s, LOOK_S))
         deadline, at, size = monotonic_s() + timeout_s, 0, len(data)
         while True:
-            try:  # noqa: SIM105  # an object for each send
+            try:
                 at += deliver(self._fd, address(data), at, size - at)
             except InterruptedError:
                 pass
+            except BlockingIOError:
+                self._look(deadline)
             if at == size:
                 return
             self._wait_until(deadline)
@@ -84,6 +101,9 @@ class TimedSocket:
                     part = self._socket.recv(most) if self._tls else self._socket.recv(most, flags)
             except InterruptedError:
                 continue
+            except (BlockingIOError, TimeoutError):
+                self._look(deadline)
+                continue
             if not part:
                 raise ConnectionResetError("closed by the peer")
             return part
@@ -92,7 +112,29 @@ class TimedSocket:
         left = deadline - monotonic_s()
         if left <= 0:
             raise TimeoutError
-        self._wait_at_most(left)
+        self._wait_at_most(min(left, LOOK_S))
+
+    def _begin(self, queue: MessageQueue | None) -> None:
+        """A call begins, about this queue."""
+        self._queue, self._asked = queue, None
+
+    def _look(self, deadline: float) -> None:
+        """A call to the system has taken its time. TimeoutError when that was all of it; ConnectionResetError when the peer's
+        machine is gone; ConnectionLost when another node has its place.
+        """
+        if monotonic_s() >= deadline:
+            raise TimeoutError
+        if is_gone(self._socket):
+            raise ConnectionResetError(GONE)
+        if self._doubt is None or self._queue is None:
+            return
+        asked = self._asked
+        if asked is not None and asked.done():
+            if not asked.cancelled() and asked.exception() is None and asked.result():
+                raise ConnectionLost("the broker says nothing, and another node has its place")
+            asked = None
+        if asked is None:
+            self._asked = self._doubt(self._queue)
 
     def _wait_at_most(self, seconds: float) -> None:
         """Set how long one call to the system may take, when the time set before is not about the same."""
@@ -132,9 +174,15 @@ class Line(TimedSocket):
     """
 
     def __init__(
-        self, address: tuple[str, int], timeout_s: float, *, short: bool = False, security: Security = PLAIN
+        self,
+        address: tuple[str, int],
+        timeout_s: float,
+        *,
+        short: bool = False,
+        security: Security = PLAIN,
+        doubt: Doubt | None = None,
     ) -> None:
-        super().__init__(connect(address, timeout_s, security), timeout_s)
+        super().__init__(connect(address, timeout_s, security), timeout_s, doubt)
         self._security = security
         self._signs = bool(security.user)
         self._short = short
@@ -143,14 +191,16 @@ class Line(TimedSocket):
         self._answer = SentAnswer()
         self._cutter = FrameCutter(words.FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
 
-    def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """The answer. TimedOut and ConnectionLost leave the line unusable."""
+    def call(self, command: RemotingCommand, timeout_s: float, queue: MessageQueue | None = None) -> RemotingCommand:
+        """The answer, of a queue's master where one is named. TimedOut and ConnectionLost leave the line unusable."""
+        self._begin(queue)
         self.ask(command, timeout_s)
         return command if command.flag & FLAG_ONEWAY else self.hear(command, timeout_s)
 
-    def store(self, send: PlainSend, timeout_s: float) -> SendReceipt | RemotingCommand:
-        """The receipt of a message that is sent so, or the answer that is none; errors as of `call`."""
+    def store(self, send: PlainSend, timeout_s: float, queue: MessageQueue) -> SendReceipt | RemotingCommand:
+        """The receipt of a message that is sent to a queue so, or the answer that is none; errors as of `call`."""
         deadline = monotonic_s() + timeout_s
+        self._begin(queue)
         self._write(send.frame, words.SEND_MESSAGE_V2, timeout_s)
         try:
             while True:
@@ -255,8 +305,10 @@ def connect(address: tuple[str, int], timeout_s: float, security: Security) -> s
     context = security.context
     connection = None
     try:
-        connection = socket.create_connection(address, min(timeout_s, WAIT_MAX_S))
+        connection = socket.create_connection(address, min(timeout_s, CONNECT_S))
+        connection.settimeout(min(timeout_s, WAIT_MAX_S))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_asking(connection)
         return connection if context is None else context.wrap_socket(connection, server_hostname=address[0])
     except (OSError, ValueError) as error:
         if connection is not None:

@@ -9,4 +9,4 @@ cdef class NsqLine(TimedSocket):
     cdef FrameParser _parser
 
     @cython.locals(deadline=double, data=bytes)
-    cpdef bytes call(self, bytes command, double timeout_s)
+    cpdef bytes call(self, bytes command, double timeout_s, object queue=*)

@@ -9,9 +9,9 @@ import ssl
 import cython
 
 from penstock.client import nsqframes
-from penstock.client.line import SHORT_BYTES, TimedSocket, connect
+from penstock.client.line import SHORT_BYTES, Doubt, TimedSocket, connect
 from penstock.client.nsqframes import FrameParser, refusal
-from penstock.client.routes import NSQ_PORT
+from penstock.client.routes import NSQ_PORT, MessageQueue
 from penstock.errors import ConnectionLost, TimedOut
 from penstock.security import PLAIN, Security
 from penstock.version import __version__
@@ -27,9 +27,9 @@ else:
 class NsqLine(TimedSocket):
     """A connection that has said who it is. Without heartbeats: whoever holds it may be busy for minutes."""
 
-    def __init__(self, address: str, timeout_s: float, security: Security = PLAIN) -> None:
+    def __init__(self, address: str, timeout_s: float, security: Security = PLAIN, doubt: Doubt | None = None) -> None:
         to = split_address(address, NSQ_PORT)
-        super().__init__(connect(to, timeout_s, PLAIN), timeout_s)  # TLS begins within
+        super().__init__(connect(to, timeout_s, PLAIN), timeout_s, doubt)  # TLS begins within
         self._address = address
         self._parser = FrameParser()
         about = {
@@ -61,9 +61,12 @@ class NsqLine(TimedSocket):
             raise ConnectionLost(f"cannot connect to {self._address}: {error}") from error
         self.call(b"", timeout_s)
 
-    def call(self, command: bytes, timeout_s: float) -> bytes:
-        """The answer to a command. BrokerRefused; TimedOut and ConnectionLost leave the line unusable."""
+    def call(self, command: bytes, timeout_s: float, queue: MessageQueue | None = None) -> bytes:
+        """The answer to a command, of a topic's broker where one is named. BrokerRefused; TimedOut and ConnectionLost leave the
+        line unusable.
+        """
         deadline = monotonic_s() + timeout_s
+        self._begin(queue)
         try:
             self._send(command, timeout_s)
             while True:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
+from client.scripted import scripted
 from client.steps import mute
 from penstock.aio import Producer
 from penstock.client.aio.attempts import Attempts
@@ -18,6 +19,8 @@ from penstock.client.routes import MessageQueue, Route
 from penstock.errors import BrokerRefused, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.testing import Broker
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import RemotingCommand
 
 Fresh = Callable[[str], str]
 
@@ -93,3 +96,19 @@ def test_a_new_topic_with_fewer_queues_than_was_thought(idempotent: bool, key: s
         with pytest.raises(BrokerRefused, match="queueId"):
             producer.send(Message(other.topic, b"x"), queue=other)
         assert time.monotonic() - began < 60  # not as long as `send_timeout_s` allows
+
+
+async def test_stored_with_fewer_copies_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each of a million messages hid all else; the next time that it begins is told again."""
+    caplog.set_level("WARNING", "penstock.client")
+    codes = iter([11, 11, 11, 0, 11])
+
+    def stored(command: RemotingCommand) -> RemotingCommand:
+        return command.reply(next(codes), {"queueId": "0", "queueOffset": "1", "msgId": "A"})
+
+    async with scripted() as script, Producer(script.cluster.registries[0]) as producer:
+        script.replies = dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE), stored)
+        statuses = [(await producer.send(Message("T", b"x"))).status.value for _ in range(5)]
+    short = "SLAVE_NOT_AVAILABLE"
+    assert statuses == [short, short, short, "SEND_OK", short]
+    assert sum(short in line.getMessage() for line in caplog.records) == 2

@@ -8,7 +8,7 @@ from client.scripted import scripted
 from client.steps import echo, idle_time, mute, peer
 from penstock.client.aio.cluster import Cluster
 from penstock.client.routes import Route
-from penstock.errors import BrokerRefused, Closed, TimedOut, WireError
+from penstock.errors import BrokerRefused, Closed, NotConnected, TimedOut, WireError
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, encode
 from silence import silent
@@ -180,4 +180,22 @@ async def test_one_that_answers_is_asked_in_time_whoever_is_silent_before_it() -
                 await cluster.start()
                 assert (await cluster.ask_registry(RemotingCommand(1))).code == 0
             assert cluster._directory.registries[0] == good
+            await cluster.close()
+
+
+async def test_waiting_for_a_connection_may_be_given_up() -> None:
+    """Of a machine that answers no attempt: whoever waits goes elsewhere; one that is cancelled meanwhile is."""
+    with silent() as port:
+        address = f"127.0.0.1:{port}"
+        async with peer(echo) as registry:
+            cluster = Cluster(registry)
+            await cluster.start()
+            waiting = [asyncio.create_task(cluster.connection(address)) for _ in range(3)]
+            await asyncio.sleep(0)
+            waiting[2].cancel()
+            await asyncio.sleep(0)
+            cluster.part(address)
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(result) for result in results] == [NotConnected, NotConnected, asyncio.CancelledError]
+            assert not cluster.is_connected(address)
             await cluster.close()

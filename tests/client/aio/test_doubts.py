@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ import penstock
 from client.steps import idle_time, peer
 from penstock.aio import Producer
 from penstock.client.aio.doubts import DOUBT_S, Owing
+from penstock.client.line import LOOK_S
 from penstock.client.routes import MessageQueue
 from penstock.errors import TimedOut
 from penstock.message import Message
@@ -106,8 +108,44 @@ async def test_one_that_is_the_master_still_is_waited_for(idempotent: bool) -> N
         await producer.send(Message("T", b"after"))
 
 
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_send_of_a_thread_goes_there_too(batch: bool) -> None:
+    """While it waits at a socket of its own the registry is asked, too; the next send goes there at once."""
+    async with replaced() as made:
+        producer = penstock.Producer(made.registry, send_timeout_s=60)
+        await asyncio.to_thread(producer.start)
+        try:
+            await asyncio.to_thread(producer.send, Message("T", b"before"))
+            made.alive[0] = False
+            made.names = 1
+            if batch:
+                await asyncio.to_thread(producer.send_batch, [Message("T", b"cut"), Message("T", b"off")])
+            else:
+                await asyncio.to_thread(producer.send, Message("T", b"cut off"))
+            assert made.sends == [2, 1]
+            await asyncio.to_thread(producer.send, Message("T", b"next"))
+            assert made.sends == [2, 2]
+        finally:
+            await asyncio.to_thread(producer.close)
+
+
+async def test_a_thread_waits_for_one_that_is_the_master_still() -> None:
+    async with replaced() as made:
+        producer = penstock.Producer(made.registry)
+        await asyncio.to_thread(producer.start)
+        try:
+            await asyncio.to_thread(producer.send, Message("T", b"before"))
+            made.alive[0], asked = False, made.asked
+            with pytest.raises(TimedOut):
+                await asyncio.to_thread(producer.send, Message("T", b"slow"), timeout_s=4 * LOOK_S)
+            assert made.asked > asked
+            assert made.sends == [2, 0]
+        finally:
+            await asyncio.to_thread(producer.close)
+
+
 async def test_a_thread_that_had_no_answer_goes_elsewhere_next() -> None:
-    """Its own socket waits until its time is over; the send behind it does not."""
+    """Its time was over before the registry was asked; the send behind it goes to the other at once."""
     async with replaced() as made:
         producer = penstock.Producer(made.registry, send_timeout_s=2)
         await asyncio.to_thread(producer.start)
@@ -116,11 +154,58 @@ async def test_a_thread_that_had_no_answer_goes_elsewhere_next() -> None:
             made.alive[0] = False
             made.names = 1
             with pytest.raises(TimedOut):
-                await asyncio.to_thread(producer.send, Message("T", b"cut off"))
+                await asyncio.to_thread(producer.send, Message("T", b"cut off"), timeout_s=LOOK_S / 2)
             await asyncio.to_thread(producer.send, Message("T", b"next"), timeout_s=60.0)
             assert made.sends == [2, 1]
         finally:
             await asyncio.to_thread(producer.close)
+
+
+@asynccontextmanager
+async def publishing() -> AsyncIterator[tuple[Set, list[int]]]:
+    """A registry and two NSQ brokers of a queue topic: the first says who it is and answers no publish. How many each got."""
+    made, published = Set(), [0, 0]
+
+    async def serve(number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            published[number] += data.count(b"PUB T\n")
+            if b"IDENTIFY" in data:
+                writer.write(bytes([0, 0, 0, 6, 0, 0, 0, 0]) + b"{}")
+            elif number:
+                writer.write(bytes([0, 0, 0, 6, 0, 0, 0, 0]) + b"OK")
+        writer.close()
+
+    async def name(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        nsq = {"kind": "queue", "nsq": {"a": made.brokers[made.names]}}
+        asked = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        if not command.oneway:
+            writer.write(encode(command.reply(body=dumps(nsq)) if asked else command.reply()))
+
+    async with AsyncExitStack() as stack:
+        for number in range(2):
+            server = await stack.enter_async_context(await asyncio.start_server(partial(serve, number), "127.0.0.1", 0))
+            made.brokers.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        made.registry = await stack.enter_async_context(peer(name))
+        yield made, published
+
+
+@pytest.mark.parametrize("thread", [False, True])
+async def test_a_publish_goes_elsewhere_too(thread: bool) -> None:
+    async with publishing() as (made, published), Producer(made.registry, kind="queue", send_timeout_s=60) as producer:
+        other = penstock.Producer(made.registry, kind="queue", send_timeout_s=60)
+        await asyncio.to_thread(other.start)
+        try:
+            await asyncio.to_thread(other.queues, "T")  # from now on a thread needs no loop
+            sending = asyncio.create_task(
+                asyncio.to_thread(other.send, Message("T", b"x")) if thread else producer.send(Message("T", b"x"))
+            )
+            while not (published[0] or sending.done()):
+                await asyncio.sleep(0.01)
+            made.names = 1
+            await sending
+            assert published == [1, 1]
+        finally:
+            await asyncio.to_thread(other.close)
 
 
 def test_what_is_owed() -> None:

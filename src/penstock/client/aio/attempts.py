@@ -27,6 +27,7 @@ from penstock.client.sending import (
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.wire.codes import DEFAULT_TOPIC, ResponseCode
+from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
 
@@ -61,9 +62,10 @@ class Attempts:
         self.cluster = cluster
         self.sender = sender
         self.settings = settings
-        self._doubts = Doubts(cluster)
+        self.doubts = Doubts(cluster, sender)
         self._numbered: dict[MessageQueue, Numbers] = {}
         self._made_as_queue: set[str] = set()
+        self._short: set[str] = set()  # brokers that have stored with fewer copies, or flushes, than the level asks for
         self.choosing = Choosing(cluster.routes)
         self.outgoings = Outgoings(settings.group, cluster.clock, settings.compress_over)
         self.tracing: Tracing | None = None
@@ -109,6 +111,11 @@ class Attempts:
                 return await self.route(topic)
         except TimeoutError:
             raise TimedOut(f"not sent to {topic} in time: no name server says where it is") from None
+
+    async def _call(self, to: MessageQueue, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """The answer of a queue's master, whatever its code."""
+        address = await self.address(to)
+        return await self.doubts.watch(to, address, self.cluster.call(address, command, timeout_s))
 
     async def _refresh(self, topic: str, deadline: float) -> None:
         with suppress(TimeoutError):
@@ -159,14 +166,18 @@ class Attempts:
                 left = deadline - loop.time()
                 if left <= 0:
                     raise TimedOut(f"not sent to {to.topic} in time")
-                if route.nsq:
+                if self.settings.nsqd:
                     receipt = await self.sender.send(self.nsq_address(route, to), to, messages, left)
+                elif route.nsq:
+                    address = self.nsq_address(route, to)
+                    receipt = await self.doubts.watch(to, address, self.sender.send(address, to, messages, left))
                 else:
-                    answer = await self._doubts.call(to, await self.address(to), sent.request(to), left)
-                    receipt = read_receipt(answer, to, sent.keys)
+                    receipt = read_receipt(await self._call(to, sent.request(to), left), to, sent.keys)
                 if receipt.status is SendStatus.SEND_OK:
+                    if self._short:
+                        self._short.discard(to.broker)
                     return receipt
-                log.warning("send to %s: %s, keys %s, id %s", to, receipt.status.value, message.keys, receipt.msg_id)
+                self._tell_short(to, message, receipt)
                 unsure += 1
                 if not self.settings.retry_unsure or unsure > self.settings.retries:
                     return receipt
@@ -192,6 +203,12 @@ class Attempts:
             attempt += 1
             if to is not None:
                 avoid = to.broker
+
+    def _tell_short(self, to: MessageQueue, message: Message, receipt: SendReceipt) -> None:
+        """A warning once until the broker does what the level asks for: there may be many such sends a second."""
+        level = logging.INFO if to.broker in self._short else logging.WARNING
+        self._short.add(to.broker)
+        log.log(level, "send to %s: %s, keys %s, id %s", to, receipt.status.value, message.keys, receipt.msg_id)
 
     async def _send_once(
         self,
@@ -221,8 +238,7 @@ class Attempts:
                         raise TimedOut(f"no receipt from {to} in time; whether the message is stored is unknown")
                     command = sent.request(to)
                     add_sequence(command, numbers.producer, number, len(sent.keys))
-                    answer = await self._doubts.call(to, await self.address(to), command, min(left, ATTEMPT_S))
-                    receipt = read_receipt(answer, to, sent.keys)
+                    receipt = read_receipt(await self._call(to, command, min(left, ATTEMPT_S)), to, sent.keys)
                     if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
                         return receipt
                 except (ConnectionLost, TimedOut, BrokerRefused, NoRoute) as error:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from penstock.client.aio.connection import Connection
+from penstock.client.aio.connection import Connection, opened
 from penstock.client.aio.outages import Outages
 from penstock.client.conversation import OK, Conversation, Directory, Patience, checked, of_log
 from penstock.client.routes import Json, MessageQueue, Route
@@ -144,7 +144,7 @@ class Cluster:
             return opening.result()
         try:
             async with asyncio.timeout_at(until_s):
-                return await asyncio.shield(opening)
+                return await opened(opening, address)
         except TimeoutError:
             raise NotConnected(f"cannot connect to {address}: timed out") from None
 
@@ -162,11 +162,13 @@ class Cluster:
         return not opening.result().closed
 
     def part(self, address: str) -> None:
-        """Close the connection to an address, if there is one; who waits there has ConnectionLost. It is made again when it is
-        wanted.
+        """Close the connection to an address, if there is one, or give up making it; who waits has ConnectionLost. It is made
+        again when it is wanted.
         """
         if self.is_connected(address):
             self._connections[address].result().close()
+        elif address in self._connections:
+            self._connections[address].cancel()
 
     async def call(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
         """The answer to a request, whatever its code."""

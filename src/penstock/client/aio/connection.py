@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import cast
+from typing import TypeVar, cast
 
 from penstock.client.conversation import check_texts
+from penstock.client.liveness import CONNECT_S, Watch
 from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
 from penstock.security import PLAIN, Security
 from penstock.wire.addresses import split_address
@@ -15,6 +16,18 @@ from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 from penstock.words import FRAME_BYTES_MAX
 
 OnRequest = Callable[["Connection", RemotingCommand], None]
+T = TypeVar("T")
+
+
+async def opened(opening: asyncio.Task[T], address: str) -> T:
+    """The connection that a task makes, for which others may wait, too. NotConnected when it was given up."""
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if opening.cancelled() and not (task and task.cancelling()):
+            raise NotConnected(f"cannot connect to {address}: given up") from None
+        raise
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -33,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._transport: asyncio.Transport | None = None
+        self._liveness: Watch | None = None
         self._loop = asyncio.get_running_loop()
         self._writable: asyncio.Future[None] | None = None
         self._out: list[bytes] = []
@@ -44,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         """A new connection. ConnectionLost when the address cannot be reached in time."""
         host, port = split_address(address)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(min(timeout_s, CONNECT_S if security.context is None else 2 * CONNECT_S)):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: cls(address, on_request, security), host, port, ssl=security.context
                 )
@@ -115,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._liveness = Watch(self._transport, self.connection_lost)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._parser.room()
@@ -144,6 +159,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        if self._liveness is not None:
+            self._liveness.stop()
         self.resume_writing()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import TypeVar
 
 from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.routes import MessageQueue
-from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
+
+T = TypeVar("T")
 
 DOUBT_S = 1.5  # an address that owes answers, and gave none for so long, is asked about
 
@@ -44,18 +48,16 @@ class Owing:
 
 class Doubts:
     """Calls of brokers' masters. While one says nothing, the registry is asked whether another node has its place: then its
-    connection is closed, and whoever waited there has ConnectionLost.
+    connection is closed, and whoever waited there, or for there to be one, has ConnectionLost.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, sender: QueueSender) -> None:
+        self._cluster, self._sender = cluster, sender
         self._owing: dict[str, Owing] = {}
         self._looks = False
 
-    async def call(
-        self, queue: MessageQueue, address: str, command: RemotingCommand, timeout_s: float
-    ) -> RemotingCommand:
-        """The answer of a queue's master, whatever its code."""
+    async def watch(self, queue: MessageQueue, address: str, call: Coroutine[object, None, T]) -> T:
+        """The result of a call to a queue's master."""
         owing = self._owing.get(address)
         if owing is None:
             owing = self._owing[address] = Owing()
@@ -64,7 +66,7 @@ class Doubts:
             self._looks = True
             self._cluster.spawn(self._look())
         try:
-            answer = await self._cluster.call(address, command, timeout_s)
+            answer = await call
             owing.hear()
             return answer
         finally:
@@ -78,16 +80,26 @@ class Doubts:
                 for address, owing in list(self._owing.items()):
                     if owing.is_silent():
                         assert owing.queue is not None
-                        await self._ask(address, owing.queue)
+                        if await self.is_replaced(owing.queue, address):
+                            self._cluster.part(address)
+                            self._sender.part(address)
                     elif not owing.waiting:
                         del self._owing[address]
         finally:
             self._looks = False
 
-    async def _ask(self, address: str, queue: MessageQueue) -> None:
-        await self._cluster.refresh(queue.topic)
+    async def is_replaced(self, queue: MessageQueue, address: str) -> bool:
+        """Whether the registry says that what is sent to a queue goes to another address."""
+        if self._other(queue, address) is None:
+            await self._cluster.refresh(queue.topic)
+            now = self._other(queue, address)
+            if now is None:
+                return False
+            log.warning("%s says nothing, and what is sent to %s goes to %s now", address, queue.broker, now)
+        return True
+
+    def _other(self, queue: MessageQueue, address: str) -> str | None:
+        """Where a queue is sent to as far as is known, unless that is this address."""
         route = self._cluster.routes.get(queue.topic)
-        now = None if route is None else route.address(queue.broker)
-        if now not in (None, address):
-            log.warning("%s says nothing, and %s has its place as the master of %s", address, now, queue.broker)
-            self._cluster.part(address)
+        now = None if route is None else route.publish_address(queue.broker)
+        return None if now == address else now

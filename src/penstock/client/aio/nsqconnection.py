@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock.client import nsqframes
+from penstock.client.liveness import CONNECT_S, Watch
 from penstock.client.nsqframes import OF_A_MESSAGE, FrameParser, refusal
 from penstock.client.routes import NSQ_PORT
 from penstock.errors import ConnectionLost, NotConnected, TimedOut
@@ -45,6 +46,7 @@ class NsqConnection(asyncio.Protocol):
         self._parser = parser
         self._waiting: deque[asyncio.Future[bytes]] = deque()
         self._transport: asyncio.Transport | None = None
+        self._liveness: Watch | None = None
         self._loop = asyncio.get_running_loop()
         self._heard_s = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
@@ -67,7 +69,7 @@ class NsqConnection(asyncio.Protocol):
         """
         host, port = split_address(address, NSQ_PORT)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(min(timeout_s, CONNECT_S)):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: cls(address, FrameParser(topic, broker), on_messages), host, port
                 )
@@ -168,6 +170,7 @@ class NsqConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._liveness = Watch(self._transport, self.connection_lost)
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._loop.time()
@@ -202,6 +205,8 @@ class NsqConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        if self._liveness is not None:
+            self._liveness.stop()
         self.lost.set()
         if self._watch is not None:
             self._watch.cancel()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.client import nsqframes
+from penstock.client.aio.connection import opened
 from penstock.client.aio.nsqconnection import NsqConnection
 from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.results import SendReceipt, SendStatus
@@ -60,14 +61,23 @@ class QueueSender:
             opening = self._connections[address] = asyncio.create_task(
                 NsqConnection.open(address, self._timeout_s, security=self._security)
             )
-        return opening.result() if opening.done() else await asyncio.shield(opening)
+        return opening.result() if opening.done() else await opened(opening, address)
+
+    def part(self, address: str) -> None:
+        """Close the connection to an address, if there is one, or give up making it; who waits has ConnectionLost."""
+        opening = self._connections.get(address)
+        if opening is None:
+            return
+        if opening.done() and not opening.cancelled() and opening.exception() is None:
+            opening.result().close()
+        opening.cancel()
 
     async def close(self) -> None:
         """Close the connections; publishes under way fail."""
         self._open = False
         for opening in self._connections.values():
             opening.cancel()
-        for opened in await asyncio.gather(*self._connections.values(), return_exceptions=True):
-            if isinstance(opened, NsqConnection):
-                opened.close()
+        for made in await asyncio.gather(*self._connections.values(), return_exceptions=True):
+            if isinstance(made, NsqConnection):
+                made.close()
         self._connections.clear()
