@@ -63,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
                     lambda: cls(address, on_request, security), host, port, ssl=security.context
                 )
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"cannot connect to {address}: {error or 'timed out'}") from error
+            raise NotConnected(f"cannot connect to {address}: {str(error) or 'timed out'}") from error
         return connection
 
     @property

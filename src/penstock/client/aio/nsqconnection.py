@@ -74,7 +74,7 @@ class NsqConnection(asyncio.Protocol):
                     lambda: cls(address, FrameParser(topic, broker), on_messages), host, port
                 )
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"cannot connect to {address}: {error or 'timed out'}") from error
+            raise NotConnected(f"cannot connect to {address}: {str(error) or 'timed out'}") from error
         try:
             await connection._introduce(timeout_s, host, security)
         except BaseException:
@@ -113,7 +113,7 @@ class NsqConnection(asyncio.Protocol):
                 self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
                 await ready
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"cannot connect to {self.address}: {error or 'timed out'}") from error
+            raise NotConnected(f"cannot connect to {self.address}: {str(error) or 'timed out'}") from error
 
     def send(self, data: bytes) -> None:
         """Write a command that is not answered. ConnectionLost when the connection is known to be broken."""
