@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.client import requests
+from penstock.client import conversation, requests
 from penstock.client.conversation import (
     Call,
     Conversation,
@@ -28,6 +28,14 @@ from penstock.wire.remoting import RemotingCommand
 
 T = TypeVar("T")
 QUEUE = MessageQueue("orders", "a", 0)
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test has waited for in vain is not known in the next."""
+    monkeypatch.setattr(conversation, "_silent_s", {})
+
+
 Answer = RemotingCommand | ClientError
 
 
@@ -69,6 +77,18 @@ def test_the_name_server_that_answers_is_asked_first_from_then_on() -> None:
     answer, asked = hold(directory.ask_registry(request), [ConnectionLost("away"), TimedOut("slow"), good])
     assert (answer, asked) == (good, ["one:1", "two:2", "three:3"])
     assert hold(directory.ask_registry(request), [good])[1] == ["three:3"]
+
+
+def test_one_that_gave_no_answer_is_asked_last_by_the_next_client_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task of Spark's is a client of its own: while a machine was gone each of them waited for its name server."""
+    now = [1_000.0]
+    monkeypatch.setattr(conversation.time, "monotonic", lambda: now[0])
+    Directory("away:1;there:2").answered_not("away:1")
+    assert Directory("away:1;there:2;other:3").registries == ["there:2", "other:3", "away:1"]
+    assert Directory("away:1").registries == ["away:1"]
+    now[0] += conversation.SILENT_S + 1
+    assert Directory("away:1;there:2").registries == ["away:1", "there:2"]
+    assert not conversation._silent_s
 
 
 def test_no_name_server_answers() -> None:

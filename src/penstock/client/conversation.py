@@ -8,6 +8,7 @@ the result. `aio.cluster` drives conversations over its connections, `reader` ov
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from penstock.wire.remoting import RemotingCommand
 T = TypeVar("T")
 OK = (ResponseCode.SUCCESS,)
 AT_LEAST_S = 0.001  # where those asked before left nothing
+SILENT_S = 30.0  # so long a name server that gave no answer is asked last by clients that begin
 
 
 class Call(NamedTuple):
@@ -55,6 +57,18 @@ class Patience:
         return max((self._until_s - now_s) / among, AT_LEAST_S)
 
 
+_silent_s: dict[str, float] = {}  # name servers of any client of this process that gave no answer, and when
+
+
+def _was_silent(address: str) -> bool:
+    """Whether this process has waited for a name server in vain lately: a task of Spark's is a client of its own."""
+    since_s = _silent_s.get(address)
+    if since_s is not None and time.monotonic() - since_s > SILENT_S:
+        _silent_s.pop(address, None)
+        return False
+    return since_s is not None
+
+
 class Directory:
     """The name servers a client asks, the one that answered last first, and the routes they gave.
 
@@ -68,13 +82,14 @@ class Directory:
         kind: Literal["", "any"] = "",
         route_learned: Callable[[str, ClientError | WireError | None], None] = lambda topic, error: None,
     ) -> None:
-        self.registries = [join_address(*address) for address in split_addresses(registry)]
+        self.registries = sorted((join_address(*address) for address in split_addresses(registry)), key=_was_silent)
         self.routes: dict[str, Route] = {}
         self._kind = kind
         self._route_learned = route_learned
 
     def answered_not(self, address: str) -> None:
-        """Ask this name server last from now on."""
+        """Ask this name server last from now on; as do, for a while, the clients of this process that begin."""
+        _silent_s[address] = time.monotonic()
         self.registries.remove(address)
         self.registries.append(address)
 
