@@ -125,6 +125,23 @@ def test_a_batch_that_was_planned_behind_its_publish_is_no_repetition(tmp_path: 
         assert len(contents(broker.registry)) == 13
 
 
+def test_a_run_of_an_older_checkpoint_does_not_end_the_one_that_goes_on(broker: Broker, client: StageClient) -> None:
+    """It is told so before it is noted, of a batch behind the newest one also where that is planned as it was."""
+    for batch in (0, 1):
+        client.publish(RUN, batch, [stage(client, RUN, batch, rows("one", 5))], 1_000 + batch)
+    assert client.publish(RUN, 0, []).already
+    for number, (batch, planned) in enumerate(((1, 2_000), (0, 2_000), (0, 1_000))):
+        older = SinkRun("sink", "query", f"older-{number}")
+        assert stage(client, older, batch, rows("other", 5)).brokers == ()  # as one that asked before
+        with pytest.raises(PlannedAnew, match="older than what it has written, up to batch 1"):
+            client.publish(older, batch, [], planned)
+    assert client.publish(RUN, 2, [stage(client, RUN, 2, rows("two", 5))]).rows == {"broker-a": 5}
+    again = SinkRun("sink", "query", "run-2")  # from the checkpoint there is: it repeats the newest batch
+    assert client.publish(again, 2, []).already
+    with pytest.raises(BrokerRefused, match="a newer one writes to it"):
+        client.publish(RUN, 3, [])
+
+
 def test_a_publish_names_what_is_there_or_nothing_happens(broker: Broker, client: StageClient) -> None:
     one = stage(client, RUN, 0, rows("one", 5))
     unknown = Sealed(uuid.uuid4().hex, 1, 1, ("broker-a",))

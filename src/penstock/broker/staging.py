@@ -164,10 +164,11 @@ class Staging:
         run, token, batch, born = wanted
         if not TOKEN.fullmatch(token) or batch < 0:
             raise Refused("a token is 8 to 64 hexadecimal digits, and a batch is numbered from 0")
-        known = self.note(run)
-        if batch <= known.last:
+        there = self._runs.ask(run.sink, run.query, run.run, run.reset)
+        if there is not None and batch <= there.last:  # who has nothing to stage does not end the run before it
             self._demand_lasting(run.sink)
-            return -1, known
+            return -1, there
+        known = self.note(run)
         spool = self.spools.get(token)
         if spool is None:
             self._demand_room()

@@ -46,7 +46,9 @@ class StagedLost(ClientError):
 
 
 class PlannedAnew(ClientError):
-    """A batch is published, and its query has planned one of the same number since: what is in it now is not written."""
+    """A batch is published, and its query has planned one of the same number since, or has others published behind it: what is
+    in it now is not written.
+    """
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,12 @@ class StageClient(LogReader):
                     raise
                 silent = error
         # Brokers that were alone for a while may each know of another one that decides: the newest batch was decided last.
-        newest = max((known for known in every if known.coordinator), key=lambda known: known.batch, default=None)
+        # When it was planned is told to that one alone.
+        newest = max(
+            (known for known in every if known.coordinator),
+            key=lambda known: (known.batch, known.planned is not None),
+            default=None,
+        )
         if newest is None and silent is not None:
             raise silent
         return newest
@@ -249,16 +256,18 @@ class StageClient(LogReader):
     def demand_planned(self, run: SinkRun, batch: int, planned_ms: int) -> None:
         """PlannedAnew when the sink has a batch published that its query has planned again since; see `publish`."""
         known = self.known(run, self.coordinator(run))
-        if known.batch >= batch and known.planned is not None and planned_ms > known.planned:
-            raise _planned_anew(run, batch, known.batch)
+        if known.batch >= batch:
+            _demand_planned_before(run, batch, planned_ms, known)
 
     def _note(self, run: SinkRun, broker: str, coordinator: str = "") -> RemotingCommand:
         """What a broker answers now; with `coordinator` it notes the run."""
         ext = run.ext() | ({"coordinator": coordinator} if coordinator else {})
         return checked(self._call(self.address(broker), RemotingCommand(RequestCode.STAGE_OPEN, ext)))
 
-    def _tell(self, run: SinkRun, coordinator: str) -> None:
+    def _tell(self, run: SinkRun, coordinator: str, batch: int, planned_ms: int | None) -> None:
         """Let each broker that is there know who decides, before it does: it may be away when the next run asks.
+
+        That ends the run before. PlannedAnew, and it goes on, when this one can only be that of an older checkpoint.
 
         Without that, rows which it alone had would be decided a second time by another one. StagedLost when one that was
         away knows better. Of a sink that has batches already, a broker that does not answer was told by a run before.
@@ -269,6 +278,11 @@ class StageClient(LogReader):
         newest = self._newest(run, self.masters()) if untold else None
         if newest is not None and newest.coordinator != coordinator:
             raise _others_came(run, newest.coordinator, coordinator)
+        if newest is not None and newest.batch >= batch:
+            _demand_planned_before(run, batch, planned_ms, newest)
+            # A query that starts again repeats its newest batch at most. Who does not say when it was planned is believed.
+            if newest.batch > batch and planned_ms is not None and newest.planned is not None:
+                raise _older(run, f"batch {batch} of sink {run.sink} is published, and newer ones are", newest.batch)
         for about in sorted(untold):
             try:
                 self._note(run, about[2], coordinator)
@@ -287,7 +301,7 @@ class StageClient(LogReader):
         parts = list(sealed)
         coordinator = self.coordinator(run)
         if not run.once:
-            self.patiently(lambda: self._tell(run, coordinator))
+            self.patiently(lambda: self._tell(run, coordinator, batch, planned_ms))
         tokens: dict[str, list[str]] = {}
         for part in parts:
             for broker in part.brokers:
@@ -390,11 +404,21 @@ def _undecidable(run: SinkRun, broker: str) -> NoRoute:
     )
 
 
+def _demand_planned_before(run: SinkRun, batch: int, planned_ms: int | None, known: Known) -> None:
+    """Of a batch that is published: PlannedAnew when its query has planned it since."""
+    if planned_ms is not None and known.planned is not None and planned_ms > known.planned:
+        raise _planned_anew(run, batch, known.batch)
+
+
 def _planned_anew(run: SinkRun, batch: int, last: int) -> PlannedAnew:
+    return _older(run, f"batch {batch} of sink {run.sink} was published before the query planned it", last)
+
+
+def _older(run: SinkRun, what: str, last: int) -> PlannedAnew:
     return PlannedAnew(
-        f"batch {batch} of sink {run.sink} was published before the query planned it: its checkpoint is older than what it has "
-        f"written, up to batch {last}. The rows of this batch are not written. Put the newer checkpoint back; or let the query "
-        "write as another sink (sinkId), where what it wrote since comes a second time"
+        f"{what}: its checkpoint is older than what it has written, up to batch {last}. The rows of this batch are not "
+        "written. Put the newer checkpoint back; or let the query write as another sink (sinkId), where what it wrote since "
+        "comes a second time"
     )
 
 

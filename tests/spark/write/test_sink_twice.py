@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock.client.reader import LogReader
+from penstock.client.staging import SinkRun, StageClient
 from penstock.errors import NoRoute
 from penstock.spark.tools.sessions import cause
 from penstock.spark.write.checkpoint import Checkpoint
@@ -227,7 +228,8 @@ def test_a_checkpoint_that_was_put_back_is_told(
     """Its last batch is planned anew with more rows, and has the number of one that is published."""
     source = publish("put-back", 80)
     query = lambda **more: pass_on(spark, registry, source, "put-back-on", tmp_path / "checkpoint", **more)  # noqa: E731
-    query().awaitTermination()
+    healthy = query()
+    healthy.awaitTermination()
     assert numbers(registry, "put-back-on") == list(range(80))
     for folder in ("offsets", "commits"):
         for name in ("1", ".1.crc"):
@@ -238,6 +240,8 @@ def test_a_checkpoint_that_was_put_back_is_told(
             query().awaitTermination()
         assert "was published before the query planned it" in cause(error.value)
         assert numbers(registry, "put-back-on") == list(range(80))
+    with StageClient(registry) as client:  # what would be running with the newer checkpoint goes on
+        client.known(SinkRun(str(healthy.id), str(healthy.id), str(healthy.runId)), "broker-a")
     query(sinkId="put-back-2").awaitTermination()
     counts = Counter(numbers(registry, "put-back-on"))
     assert set(counts) == set(range(100))
