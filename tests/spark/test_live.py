@@ -281,6 +281,34 @@ def test_another_driver_on_the_checkpoint_is_said_with_what_to_do(
         ]
 
 
+def test_a_checkpoint_that_was_edited_is_told_with_what_to_do(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    """Cut short it does not reach the source at all; what does is said by it."""
+    topic, newest = publish("edited", 8), tmp_path / "offsets" / "0"
+    rows = spark.readStream.format("penstock").options(registry=registry, startingOffsets="earliest").load(topic)
+
+    def run() -> None:
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    *head, offset = newest.read_text().splitlines()
+    newest.with_name(".0.crc").unlink()
+    for edited, told in (
+        (offset[:30], "BadOffset: the checkpoint holds an offset that is not whole: "),
+        ('{"edited": {"0": 2}}', 'BadOffset: the checkpoint holds an offset that is none of this source: {"edited": '),
+    ):
+        newest.write_text("\n".join([*head, edited]))
+        with pytest.raises(Exception, match=r"^BadOffset") as error:
+            run()
+        lines = str(error.value).splitlines()
+        assert lines[0].startswith(told)
+        assert "  it is a line of a file in the checkpoint's folder offsets" in lines[1]
+    newest.write_text("\n".join([*head, offset]))
+    run()
+
+
 _STREAM = """
 import json, os, sys
 from penstock.spark import session

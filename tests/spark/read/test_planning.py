@@ -249,3 +249,29 @@ def test_more_partitions_than_a_driver_can_hold_are_refused() -> None:
     for least, most in ((10**18, None), (None, 1), (2_000_000, 10**18)):
         with pytest.raises(ConfigError, match="Spark partitions: 1000000 at most"):
             planning.cut(many, least, most)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        None, 5, [1], "earliest", {"t": 5}, {"t": {"0": 5}}, {"t": {"a": {"q": 1}}}, {"t": {"a": {"0": "5"}}},
+        {"t": {"a": {"0": None}}}, {"t": {"a": {"0": 1.5}}}, {"t": {"a": {"0": True}}}, {"t": {"a": {"0": -1}}},
+        {"t": {"a": {"0": 1 << 63}}}, {FROM: 5}, {FROM: {"t": {"a": {"0": -1}}}}, {FROM: {FROM: {"t": 5}}},
+        {FROM: {FROM: {FROM: {}}}},
+    ],
+)  # fmt: skip
+def test_an_offset_that_is_none_is_told(offset: object) -> None:
+    with pytest.raises(
+        planning.BadOffset, match=r"^the checkpoint holds an offset that is none of this source: "
+    ) as bad:
+        planning.check_offset(offset)
+    assert "Put back the file" in bad.value.hint
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [{}, {FROM: {}}, {"t": {}}, {"t": {"a": {"0": 0, "17": (1 << 63) - 1}}, FROM: {"t": {"a": {"0": 7}}, FROM: {}}},
+     {FROM: {FROM: {"t": {"a": {"0": -5}}}}}],
+)  # fmt: skip
+def test_an_offset_of_this_source_passes(offset: object) -> None:
+    planning.check_offset(offset)

@@ -7,6 +7,7 @@ micro-batch reads follows from its two offsets alone, so that a batch planned ag
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -35,6 +36,15 @@ PARTITIONS_MAX = 1_000_000
 
 class DataLoss(PenstockError):
     """Offsets that were to be read are gone."""
+
+
+class BadOffset(PenstockError):
+    """A checkpoint gave an offset that is none of this source."""
+
+    hint = (
+        'it is a line of a file in the checkpoint\'s folder offsets, and looks like {"orders": {"broker-a": {"0": 23}}}. '
+        "Put back the file, or the whole checkpoint; or begin with a new checkpoint and startingOffsets"
+    )
 
 
 class ClusterView(Protocol):
@@ -79,6 +89,36 @@ def from_json(nested: Json) -> Offsets:
         for broker, queues in brokers.items()
         for queue_id, offset in queues.items()
     }
+
+
+def check_offset(offset: object) -> None:
+    """`BadOffset` for what `to_json` does not make: the file in the checkpoint was edited or damaged, or is another source's."""
+    if not _is_offset(offset):
+        text = json.dumps(offset)
+        raise BadOffset(
+            f"the checkpoint holds an offset that is none of this source: {text[:200]}{'…' if len(text) > 200 else ''}"
+        )
+
+
+def _is_offset(value: object, least: int = 0, inner: int = 2) -> bool:
+    """Whether it is positions; `inner`: so many levels of `FROM` may be in there, the last one being moments of any clock."""
+    if not isinstance(value, dict) or (FROM in value and not inner):
+        return False
+    if FROM in value and not _is_offset(value[FROM], 0 if inner > 1 else -(1 << 63), inner - 1):
+        return False
+    return all(
+        isinstance(brokers, dict)
+        and all(
+            isinstance(queues, dict)
+            and all(
+                re.fullmatch(r"\d{1,9}", name, re.ASCII) and type(at) is int and least <= at < 1 << 63
+                for name, at in queues.items()
+            )
+            for queues in brokers.values()
+        )
+        for topic, brokers in value.items()
+        if topic != FROM
+    )
 
 
 def noted(offset: Json) -> Offsets:

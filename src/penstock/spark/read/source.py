@@ -457,6 +457,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(o.min_offsets_per_trigger) if o.min_offsets_per_trigger else ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # type: ignore[override]
+        planning.check_offset(start)
         at = planning.from_json(start)
         self._report_progress(at)
         first = None if start else self._begin()
@@ -482,6 +483,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         o = self.options
+        for offset in (start, end):
+            planning.check_offset(offset)
         if not start and planning.FROM not in end:  # a checkpoint of before the beginning travelled in the offset
             start = planning.to_json(self._begin())
         ranges = planning.between(start, end, o)

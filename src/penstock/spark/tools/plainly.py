@@ -80,6 +80,11 @@ def _short(error: PenstockError) -> PenstockError:
 
 _TWO_DRIVERS = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\][^\n]*?(?: for (\d+)|\n|$)")
 
+# Spark itself makes Python of the text that a checkpoint has as an offset, before a source is asked anything.
+_HALF_OFFSET = re.compile(
+    r"python_streaming_source_runner\.py.*^[\w.]*JSONDecodeError: ([^\n]+)", re.MULTILINE | re.DOTALL
+)
+
 
 def told(error: BaseException) -> str:
     """Our words behind a Spark exception, `NoRoute: no broker serves …` and the hint below it; empty: none of ours."""
@@ -95,6 +100,13 @@ def told(error: BaseException) -> str:
             return (
                 f"TwoDrivers: another driver runs this query from the same checkpoint{which}\n"
                 "  end that one and start this one again: it goes on where the checkpoint is, nothing is lost or there twice"
+            )
+        half = _HALF_OFFSET.search(text)
+        if half:
+            return (
+                f"BadOffset: the checkpoint holds an offset that is not whole: {half[1]}\n"
+                "  it is a line of a file in the checkpoint's folder offsets. Put back the file, or the whole checkpoint; "
+                "or begin with a new checkpoint and startingOffsets"
             )
         seen = getattr(seen, "_cause", None)
     return ""
