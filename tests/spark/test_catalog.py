@@ -56,6 +56,13 @@ def test_tables_in_sql(spark: Any, registry: str, publish: Callable[..., str], t
         query = stream.format("memory").queryName("listened").trigger(availableNow=True).start()
         query.awaitTermination()
         assert spark.table("listened").count() == 40
+        rows = spark.readStream.format("penstock").options(registry=registry, startingOffsets="earliest").load("listed")
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        with pytest.raises(Exception, match="of a table of its catalog"):
+            writer.toTable("listed").awaitTermination(60)
+        copied = {"registry": registry, "topic": "listed-on"}
+        writer.options(**copied).toTable("listed").awaitTermination(60)
+        assert spark.read.format("penstock").options(registry=registry).load("listed-on").count() == 40
         spark.sql(f"CREATE TABLE logged USING `penstock-log` OPTIONS (path '{store}', topics 'rare')")
         assert spark.table("logged").count() == 10
         spark.sql("CREATE TABLE bare (value binary) USING penstock")

@@ -36,6 +36,14 @@ def test_what_cannot_be_written_is_said_at_once(make: Any) -> None:
     assert make({"topic": "t"}, rows("value"), False) is not None
 
 
+def test_a_stream_without_options_is_not_for_the_default_address() -> None:
+    """Of a catalog's table Spark says nothing: the query waited for a broker there, for rows that name their topic."""
+    with pytest.raises(ConfigError, match="of a table of its catalog") as caught:
+        stream_writer({"checkpointLocation": "/c"}, rows("value", "topic"), False)
+    assert "the registry at least" in caught.value.hint
+    assert stream_writer({"registry": "h:1", "checkpointLocation": "/c"}, rows("value", "topic"), False) is not None
+
+
 @pytest.mark.parametrize("mode", ["batch", "partition"])
 def test_a_job_id_of_another_topic_is_refused(mode: str) -> None:
     """It was taken for a repetition, and nothing was written."""

@@ -322,6 +322,11 @@ def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool)
             f"outputMode complete writes the whole table each time, and {_NO_OVERWRITING}",
             'outputMode("append"), for aggregates behind withWatermark; or foreachBatch, which writes each with a jobId',
         )
+    if not {name.lower() for name in given} - {"checkpointlocation"}:  # as from toTable of a catalog's table
+        raise ConfigError(
+            "Spark gave no options but the checkpoint: of a table of its catalog it does not say where that is",
+            'writeStream.format("penstock") with options, the registry at least; toTable(...) takes them, too',
+        )
     options = _checked(given, wanted)
     if options.job_id:
         raise ConfigError("jobId is for batch writes", "a stream is named by its checkpoint, or by sinkId")
