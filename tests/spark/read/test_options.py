@@ -64,6 +64,7 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
         {"subscribe": "a", "subscribePattern": "b"},
         {"subscribe": "a", "path": "b"},
         {"subscribe": ","},
+        {"path": " , "},
         {"subscribePattern": "("},
         {"subscribe": "a", "startingGroup": "g", "startingOffsets": "earliest"},
         {"subscribe": "a", "endingOffsets": "earliest"},

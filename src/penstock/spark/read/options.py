@@ -257,6 +257,10 @@ def _check(options: SourceOptions, seen: dict[str, str]) -> None:
         raise ConfigError("no topic given", 'set subscribe, subscribePattern or assign, or load("topic")')
     if len(chosen) > 1:
         raise ConfigError(f"{' and '.join(chosen)} exclude each other", "give exactly one of them")
+    if "path" in seen and not options.path.replace(",", " ").strip():  # type: ignore[union-attr]
+        raise ConfigError(
+            f"option path = {options.path!r}: names no topic", 'load("orders"), or several: load("orders,paid")'
+        )
     if options.ending_offsets == "earliest":
         raise ConfigError("endingOffsets cannot be earliest")
     starts = [name for name in ("startingGroup", "startingOffsets") if name in seen]
