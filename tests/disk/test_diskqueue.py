@@ -782,6 +782,30 @@ def test_a_used_up_file_that_the_disk_keeps_is_not_delivered_again(
     assert len(list(tmp_path.glob("t.diskqueue.00000*.dat"))) == 1
 
 
+def test_a_new_file_that_is_neither_made_nor_removed_is_made_of_the_same_name_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each publish set both files aside once more."""
+    files: Any = Keeping()
+    queue = make(tmp_path, files=files)
+    put(queue, *messages(10))
+    files.kept = (".dat", ".sum")
+
+    def refuse(folder: Path) -> None:
+        raise StoreError(f"a flush of the folder {folder}: Input/output error")
+
+    files.sync_folder = refuse
+    for _ in range(5):
+        with pytest.raises(StoreError, match="a flush of the folder"):
+            put(queue, *messages(10, 20))
+    assert not (tmp_path / "lost+found").exists()
+    assert len([record for record in caplog.records if "is not used cannot be removed" in record.getMessage()]) == 2
+    del files.sync_folder
+    put(queue, *messages(10, 20))
+    queue.close()
+    assert drain(make(tmp_path)) == messages(20)
+
+
 def test_a_meta_file_that_leads_too_far_is_not_believed_for_a_used_up_file(tmp_path: Path) -> None:
     queue = make(tmp_path)
     for n in range(0, 30, 10):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.disk.files import Files
-from penstock.disk.quarantine import data_folder, make_way, quarantine, try_quarantine
+from penstock.disk.quarantine import data_folder, make_way, quarantine, take_back, try_quarantine
 from penstock.errors import DiskFull, StoreError
 
 
@@ -93,3 +93,24 @@ def test_only_what_is_there_makes_way(tmp_path: Path) -> None:
     make_way(Files(), tmp_path, path)
     assert not path.is_symlink()
     assert [one.readlink() for one in (tmp_path / "lost+found").glob("t-0.queue.*")] == [tmp_path / "nothing"]
+
+
+def test_a_new_file_that_is_not_used_and_cannot_be_removed_is_taken_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Files):
+        def unlink(self, path: Path) -> None:
+            raise StoreError(f"{path}: Input/output error")
+
+    files, path = Stubborn(), tmp_path / "0.queue"
+    for _ in range(3):
+        make_way(files, tmp_path, path)
+        assert not path.exists() or path.stat().st_size == 0
+        path.write_bytes(b"begun")
+        take_back(files, path)
+    assert len(caplog.records) == 1
+    assert not (tmp_path / "lost+found").exists()
+    make_way(files, tmp_path, path)
+    path.write_bytes(b"of use")  # and from now on it is as any other
+    make_way(files, tmp_path, path)
+    assert [kept.read_bytes() for kept in (tmp_path / "lost+found").glob("0.queue.*")] == [b"of use"]

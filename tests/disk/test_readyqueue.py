@@ -680,6 +680,82 @@ def test_a_used_up_segment_that_keeps_its_name_is_removed(tmp_path: Path, ending
     assert bodies(make(tmp_path)) == rest
 
 
+class Stubborn(Files):
+    """`keeps` what is to be removed; `full`: no room, either."""
+
+    keeps = full = False
+
+    def unlink(self, path: Path) -> None:
+        if self.keeps and path.exists():
+            raise StoreError(f"{path}: Input/output error")
+        super().unlink(path)
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        if self.full:
+            raise DiskFull("no room")
+        super().allocate(fd, at, length)
+
+
+def test_a_segment_that_can_be_neither_made_nor_removed_is_made_of_the_same_files_again(tmp_path: Path) -> None:
+    """Each send left two more of them behind."""
+    files = Stubborn()
+    queue = make(tmp_path, files)
+    assert put(queue, b"x" * 3000) == 0
+    files.keeps = files.full = True
+    assert [put(queue, b"y" * 3000) for _ in range(5)] == [FULL] * 5
+    names = [f"t_{n}.{kind}" for n in (1, 2) for kind in ("queue", "sums")]
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == names
+    files.full = False
+    assert put(queue, b"y" * 3000) == 0
+    assert put(queue, b"z" * 3000) == 0
+    assert len(list((tmp_path / "t").iterdir())) == 6
+    queue.close(True)
+    assert bodies(make(tmp_path)) == [letter * 3000 for letter in (b"x", b"y", b"z")]
+
+
+def test_a_spare_that_cannot_be_used_again_gives_its_room_back(tmp_path: Path) -> None:
+    """It lay there until the next start, while the disk was full."""
+    files = Stubborn()
+    queue = make(tmp_path, files)
+    for _ in range(3):
+        assert put(queue, b"x" * 3000) == 0
+    queue.drop_below(queue.total - 1)
+    assert len(queue.pool.spares) == 2
+    refused = iter([StoreError("Input/output error")])
+
+    def rename(old: Path, new: Path) -> None:
+        for error in refused:
+            raise error
+        Files.rename(files, old, new)
+
+    files.rename = rename  # type: ignore[method-assign]
+    assert put(queue, b"y" * 3000) == BROKEN
+    assert put(queue, b"y" * 3000) == 0
+    queue.pool.remove(queue.pool.take_gone())
+    assert not list(tmp_path.glob(".spare*"))
+    assert bodies(queue) == [b"x" * 3000, b"y" * 3000]
+
+
+def test_a_used_up_segment_that_the_disk_keeps_is_tried_again_with_the_next(tmp_path: Path) -> None:
+    files = Stubborn()
+    queue = make(tmp_path, files)
+    for _ in range(8):
+        assert put(queue, b"x" * 3000) == 0
+    queue.drop_below(4)
+    files.keeps = True
+    with pytest.raises(StoreError):
+        queue.pool.remove(queue.pool.take_gone())
+    spares = {path.name for path in tmp_path.glob(".spare_*.queue")}
+    assert len(spares) == 4
+    assert bodies(make(tmp_path, files)) == [b"x" * 3000] * 4  # a start goes on behind them, too
+    Pool(tmp_path, files).begin(after_cut=False)
+    assert {path.name for path in tmp_path.glob(".spare_*.queue")} == spares
+    files.keeps = False
+    queue.drop_below(5)
+    queue.pool.remove(queue.pool.take_gone())
+    assert len(list(tmp_path.glob(".spare_*"))) == 4  # two to be used again
+
+
 @pytest.mark.parametrize("how", ["cut", "zeros"])
 @pytest.mark.parametrize("keeps", [0, 2])
 def test_a_segment_that_was_cut_short_behind_a_kill(

@@ -23,7 +23,7 @@ from pathlib import Path
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
 from penstock.disk.framing import weigh
-from penstock.disk.quarantine import try_quarantine
+from penstock.disk.quarantine import take_back, try_quarantine
 from penstock.disk.queuefiles import LENGTH, START_MAX, Paths, Place, RecordFile, Sums
 from penstock.disk.queuewriting import Places, Syncing, WriteFile
 from penstock.disk.runs import Run, octets_of, size_of
@@ -216,7 +216,7 @@ class DiskQueue:
             self._write = number, at
             self._writer.close()
             for path in (self.paths.data(number + 1), self.paths.sums(number + 1)):
-                queuefiles.try_unlink(self.files, path)
+                take_back(self.files, path)
             raise
         self._ends[number] = at
         self._writer.begin_anew()

@@ -103,6 +103,10 @@ def _no_calls(_: object) -> list[Callable[[], None]]:
     return []
 
 
+def _none_unused(_: object) -> dict[Path, bool]:
+    return {}
+
+
 def _not_flushed(files: Files, error: OSError, what: str) -> StoreError:
     for call in files.when_unwritten:
         call()
@@ -127,6 +131,7 @@ class Files:
 
     refusals = cached_property(lambda _: Refusals())
     when_unwritten = cached_property(_no_calls)  # a flush has failed: called in the thread that flushed
+    unused = cached_property(_none_unused)  # see `quarantine.take_back`
     given_up = ""  # why no name may come, change or go, and nothing is durable
 
     _unasked, _limit = 0, 0  # so many demands may go by before descriptors are counted again, under this limit
@@ -238,7 +243,7 @@ class Files:
         try:
             view = _mapped(fd, size, access)
         except OSError as error:
-            raise _failed(error, f"cannot map {size} bytes") from error
+            raise _failed(error, f"cannot map {size} bytes", _NOT_OPENED) from error
         except ValueError as error:
             raise StoreError(f"cannot map {size} bytes: {error}") from error
         if scattered:

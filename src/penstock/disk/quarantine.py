@@ -101,10 +101,34 @@ def try_quarantine(files: Files, root: Path, path: Path, why: str) -> bool:
 
 def make_way(files: Files, root: Path, path: Path) -> None:
     """What has a name that a new file is to get is another's: a link would be followed and what is there overwritten, and a
-    longer file, with what is written into it, is not what the next start looks for. StoreError.
+    longer file, with what is written into it, is not what the next start looks for. What we made there ourselves and did not
+    use is emptied. StoreError.
     """
-    if os.path.lexists(path):
+    if files.unused.get(path) and path.is_file() and not path.is_symlink():
+        _empty(files, path)
+        files.unused[path] = False
+    elif os.path.lexists(path):
         quarantine(files, root, path, "it was there before a file of this broker had its name")
+
+
+def _empty(files: Files, path: Path) -> None:
+    fd = files.open(path)
+    try:
+        files.cut(fd, 0)
+    finally:
+        files.close(fd)
+
+
+def take_back(files: Files, path: Path) -> None:
+    """Remove a file that was just made, and is not used after all: something else has failed, of which the caller tells. One
+    that the disk keeps is taken when it is tried again, by `make_way`: set aside each time, such files would be more and more.
+    """
+    try:
+        files.unlink(path)
+    except StoreError as error:
+        if path not in files.unused:
+            log.error("a new file that is not used cannot be removed, and is used the next time error=%s", error)
+        files.unused[path] = True
 
 
 def clear(files: Files, root: Path, path: Path) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
 from penstock.disk.job import Job
-from penstock.disk.quarantine import make_way
+from penstock.disk.quarantine import make_way, take_back
 from penstock.disk.queuefiles import SUMS_HEAD, Paths, Place, RecordFile, Sums
 from penstock.errors import StoreError
 from penstock.faults import Told
@@ -78,7 +78,7 @@ class WriteFile:
         except StoreError:
             for fd, path in zip(made, paths, strict=False):
                 self.files.close(fd)
-                queuefiles.try_unlink(self.files, path)
+                take_back(self.files, path)
             raise
         self._sums_fd, self._data_fd = made
         self.sums = Sums()

@@ -86,6 +86,7 @@ class Pool:
         self.files = files
         self.spares: list[ReadySegment] = []
         self._gone: list[ReadySegment] = []
+        self._stay: list[Path] = []  # that the disk has kept
         self._number = 0
         self.gathering = Gathering()
         self.after_cut = False  # a power cut ended the process before: what has no sums may never have been whole
@@ -117,20 +118,29 @@ class Pool:
                 return segment
         return None
 
+    def give_up(self, segment: ReadySegment) -> None:
+        """One that was taken, and cannot be used."""
+        self._gone.append(segment)
+
     def take_gone(self) -> list[ReadySegment]:
         """What a thread should remove now, with `remove`."""
         gone, self._gone = self._gone, []
         return gone
 
     def remove(self, segments: list[ReadySegment]) -> None:
-        """Free the disk; for any thread. StoreError when one of them stays: the others are gone."""
+        """Free the disk; for any thread. StoreError when one of them stays: the others are gone, and that one is tried again
+        with the next ones.
+        """
         failed: StoreError | None = None
+        paths, self._stay = self._stay, []
         for segment in segments:
             segment.close()
+            paths += [segment.path, segment.sums_path]
+        for path in paths:
             try:
-                self.files.unlink(segment.path)
-                self.files.unlink(segment.sums_path)
+                self.files.unlink(path)
             except StoreError as error:
+                self._stay.append(path)
                 failed = error
         if failed is not None:
             raise failed
@@ -145,7 +155,10 @@ class Pool:
         self.after_cut = after_cut
         for name in self.files.names(self.folder):
             if name.startswith(".spare_"):
-                self.files.unlink(self.folder / name)
+                try:
+                    self.files.unlink(self.folder / name)
+                except StoreError as error:  # the next spare of its name takes its place
+                    log.error("a used-up segment stays: %s", error)
 
 
 def _number(segment: ReadySegment) -> int:
@@ -347,13 +360,13 @@ class ReadyQueue(Stream):
         if self.last is not None:
             self._gathering.settle_of(self.last)
             self.last.expect(scattered=False)
-        self._number += 1
-        path = self.folder / f"{self.name}_{self._number}.queue"
+        path = self.folder / f"{self.name}_{self._number + 1}.queue"
+        spare: ReadySegment | None = None
         try:
             self.files.make_folder(self.folder, durable=False)  # the flush makes its name durable
             for name in (path, path.with_suffix(".sums")):
                 make_way(self.files, data_folder(path), name)
-            segment = self.pool.take(size)
+            segment = spare = self.pool.take(size)
             if segment is not None:
                 segment.tag = self.tag
                 segment.begin_again(self.total)
@@ -362,7 +375,10 @@ class ReadyQueue(Stream):
                 segment = ReadySegment(path, size, self.files, self.tag)
                 segment.create(self.total)
         except StoreError as error:
+            if spare is not None:
+                self.pool.give_up(spare)
             return FULL if is_full(self.files, error) else BROKEN
+        self._number += 1
         self.segments.append(segment)
         self.last = segment
         self.renamed = True

@@ -16,6 +16,7 @@ from zlib import crc32 as crc32_of
 import cython
 
 from penstock.disk.files import Files, advise, are_many, demand_target, is_full, make_pages, take_room
+from penstock.disk.quarantine import take_back
 from penstock.disk.segmenthead import NOT_CLEAN, Head, read_heads
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
@@ -118,8 +119,8 @@ class SegmentFile:
             self._begin(first)
         except BaseException:
             self.close()
-            self.files.unlink(self.path)
-            self.files.unlink(self.sums_path)
+            take_back(self.files, self.path)
+            take_back(self.files, self.sums_path)
             raise
 
     def _map(self, create: bool) -> None:

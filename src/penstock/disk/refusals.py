@@ -42,7 +42,11 @@ class Refusals:
         """
         return self._why if time.monotonic_ns() // NS_A_MS - self._at_ms < _LATELY_MS else ""
 
+    def is_news(self, what: str) -> bool:
+        """Whether to write down what follows from refusals: once a minute, as long as it is so."""
+        return self._told.is_news(what, time.monotonic_ns() // NS_A_MS)
+
     def goes_on(self, error: Exception) -> None:
         """A write is refused, and the same bytes go through a mapping, whose room is taken: with each batch, perhaps."""
-        if self._told.is_news("mapping", time.monotonic_ns() // NS_A_MS):
+        if self.is_news("mapping"):
             log.error("a ready queue's write failed, it goes on through the mapping error=%s", error)

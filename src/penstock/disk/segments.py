@@ -19,6 +19,7 @@ from pathlib import Path
 import cython
 
 from penstock.disk.files import Files, are_many, make_pages, number_names, take_room
+from penstock.disk.quarantine import take_back
 from penstock.errors import Corrupt
 
 if cython.compiled:
@@ -62,7 +63,7 @@ class Segment:
             self.map = self.files.map(self.fd, self.size, scattered=self.scattered)
         except BaseException:
             self.close()
-            self.files.unlink(self.path)
+            take_back(self.files, self.path)
             raise
         self.base = address(self.map)
 

@@ -28,7 +28,7 @@ from pathlib import Path
 import cython
 
 from penstock.disk.files import Files, are_many, is_full, last_byte, make_pages, take_room, wipe
-from penstock.disk.quarantine import quarantine
+from penstock.disk.quarantine import quarantine, take_back
 from penstock.errors import StoreError
 
 if cython.compiled:
@@ -74,7 +74,7 @@ class Sidecar:
             self.map = self.files.map(self.fd, self.size, scattered=True)
         except BaseException:
             self.close()
-            self.files.unlink(self.path)
+            take_back(self.files, self.path)
             raise
         self.base = address(self.map)
         self._put_header(covers_from)

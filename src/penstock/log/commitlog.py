@@ -24,7 +24,7 @@ from threading import Lock
 import cython
 
 from penstock.disk.files import is_full
-from penstock.disk.quarantine import make_way
+from penstock.disk.quarantine import make_way, take_back
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import StoreError
 from penstock.log.checksums import Checksums, Sidecar
@@ -303,7 +303,7 @@ class CommitLog:
             self.file.files.sync_folder(self.sums.folder)
         except StoreError:
             segment.close()
-            self.file.files.unlink(segment.path)
+            take_back(self.file.files, segment.path)
             raise
         return segment, sidecar
 

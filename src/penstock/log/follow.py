@@ -253,7 +253,8 @@ class Follower:
                 raise refusal(answer)
             store.dispatch(d)
         except StoreError as error:  # the record is kept: the rest follows when there is room, or at the next start
-            log.error("a copied record is not in its queue yet position=%d error=%s", physical, error)
+            if store.files.refusals.is_news("copied"):
+                log.error("a copied record is not in its queue yet position=%d error=%s", physical, error)
             return False
         if d.seq_len > 0 and store.sequences is not None:
             store.sequences.again(d.sequence(), d.queue.topic, d.queue_id, d.queue_offset, physical, d.size)
