@@ -6,6 +6,7 @@ import random
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lying_disk import LyingFiles
@@ -14,7 +15,8 @@ from store_parts import SMALL, make, put, work
 
 from penstock.clock import FakeClock
 from penstock.disk.files import Files, file_of
-from penstock.errors import DiskFull, StoreError
+from penstock.errors import DiskFull, NoDescriptor, StoreError
+from penstock.log import status
 from penstock.log.keyindex import KeyIndex
 from penstock.log.store import LogStore
 from penstock.log.verify import verify
@@ -106,14 +108,93 @@ def test_files_that_cannot_be_believed(tmp_path: Path) -> None:
     store, _ = filled(tmp_path, 3)
     path = store.index.index_files[0].path
     store.close()
-    (tmp_path / "index" / "odd").write_bytes(b"x")
     (tmp_path / "index" / "20200101000000000").write_bytes(b"short")
     data = bytearray(path.read_bytes())
     data[36:40] = (99).to_bytes(4)  # more entries than fit
     path.write_bytes(data)
     again, odd = reopened(tmp_path)
-    assert len(odd) == 3
+    assert len(odd) == 2
     assert again.state() == (0, 0)
+
+
+def test_what_is_another_s_is_left_alone_and_the_index_is_used(tmp_path: Path) -> None:
+    """A README, or an editor's copy, was set aside at each start, and the whole index made anew."""
+    store, places = filled(tmp_path, 150)
+    newest = store.index.index_files[2].path
+    store.close()
+    names = ["README", "7", f"{newest.name}.bak", f".{newest.name}.swp", f"{newest.name}0", "9" * 40, "²"]
+    for name in names:
+        (newest.parent / name).write_bytes(newest.read_bytes()[:100])
+    assert verify(tmp_path).ok
+    store = make(tmp_path)
+    assert store.open().rebuilt == []
+    assert store.index.find(hash_of(b"b"), 0, 1 << 60, 1_000) == places[1::3][::-1]
+    store.close()
+    assert {path.name for path in newest.parent.iterdir()} >= set(names)
+    assert not (tmp_path / "lost+found").exists()
+
+
+def test_an_index_with_holes_is_used_where_the_disk_is_full(tmp_path: Path) -> None:
+    """A sparse copy, and RocketMQ's own: opening took room for its holes, and where there was none it was set aside."""
+    store, places = filled(tmp_path, 20)
+    path = store.index.index_files[0].path
+    store.close()
+    files = LyingFiles(tmp_path)
+    files.adopt()
+    data = path.read_bytes()
+    path.unlink()
+    with open(path, "xb") as file:
+        file.write(data[: layout.INDEX_HEAD_BYTES])
+        file.truncate(len(data))
+        file.seek(0)
+        file.write(data)
+    files.full = True
+    files._room[path.stat().st_ino] = layout.INDEX_HEAD_BYTES
+    index = KeyIndex(tmp_path / "index", SMALL.max_hash_slot_num, SMALL.max_index_num, files, FakeClock())
+    assert index.load() == []
+    assert index.find(hash_of(b"b"), 0, 1 << 60, 1_000) == places[1::3][::-1]
+    assert index.room(1) == status.DISK_FULL
+    files.full = False
+    assert index.room(1) == status.OK
+    assert files._room[path.stat().st_ino] > layout.INDEX_HEAD_BYTES
+
+
+@pytest.mark.parametrize("lacks", ["open", "map"])
+def test_without_descriptors_or_memory_no_index_file_is_set_aside(tmp_path: Path, lacks: str) -> None:
+    store, _ = filled(tmp_path, 3)
+    store.close()
+    files: Any = Files()
+
+    def none(*_: object, **__: object) -> int:
+        raise NoDescriptor("Too many open files")
+
+    setattr(files, lacks, none)
+    index = KeyIndex(tmp_path / "index", SMALL.max_hash_slot_num, SMALL.max_index_num, files, FakeClock())
+    with pytest.raises(NoDescriptor):
+        index.load()
+
+
+def test_an_index_file_that_cannot_be_made_nor_removed_is_made_of_the_same_name_again(tmp_path: Path) -> None:
+    """Each send of a message with a key left one more behind."""
+
+    class Stubborn(LyingFiles):
+        stubborn = True
+
+        def unlink(self, path: Path) -> None:
+            if self.stubborn and path.parent.name == "index" and path.exists():
+                raise StoreError(f"{path}: Input/output error")
+            super().unlink(path)
+
+    files, clock = Stubborn(tmp_path), FakeClock(START_MS)
+    files.full = True
+    index = KeyIndex(tmp_path / "index", SMALL.max_hash_slot_num, SMALL.max_index_num, files, clock)
+    for _ in range(3):
+        assert index.room(1) == status.DISK_FULL
+        clock.advance(1)
+    assert len(list((tmp_path / "index").iterdir())) == 1
+    files.full = False
+    assert index.room(1) == status.OK
+    assert [path.name for path in (tmp_path / "index").iterdir()] == [index.index_files[0].path.name]
 
 
 def test_retention_gives_back_what_lies_below(tmp_path: Path) -> None:

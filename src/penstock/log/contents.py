@@ -167,7 +167,7 @@ class Contents:
             store.index = KeyIndex(self.folder / "index", identity.slots, identity.entries, files, store.clock)
             for path in store.index.load():
                 self.quarantine(path, "not an index file that can be read")
-                self.odd_index.append(int(path.name) if path.name.isascii() and path.name.isdigit() else 0)
+                self.odd_index.append(int(path.name))
         self._load_queues(identity.queue_file_size)
 
     def _mend_segments(self, file: SegmentedFile) -> None:

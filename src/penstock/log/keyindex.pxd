@@ -19,7 +19,7 @@ cdef class IndexFile:
     cdef long long _slot_at(self, long long hash_) noexcept
     @cython.locals(begin=cython.longlong)
     cdef long long _when(self, long long n) noexcept
-    @cython.locals(need=cython.longlong, ahead=cython.longlong, target=cython.longlong, begin=cython.longlong, have=cython.longlong)
+    @cython.locals(need=cython.longlong, ahead=cython.longlong, target=cython.longlong, have=cython.longlong)
     cpdef back(self, long long entries)
 
     cpdef open(self)

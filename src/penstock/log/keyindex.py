@@ -19,7 +19,8 @@ import cython
 
 from penstock.clock import Clock
 from penstock.disk.files import Files, advise, are_many, is_full, make_pages, take_room, wipe
-from penstock.errors import Corrupt, DiskFull, StoreError
+from penstock.disk.quarantine import make_way, take_back
+from penstock.errors import Corrupt, DiskFull, NoDescriptor, StoreError
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -32,6 +33,7 @@ else:
     from penstock.octets import address, be32, be64, put32, put64, unmap, zero
     from penstock.wire import layout
 
+_NAME_DIGITS = 17
 PIECE_MIN, PIECE_MAX = 64 << 10, 4 << 20
 
 
@@ -74,7 +76,7 @@ class IndexFile:
             self.files.allocate(fd, 0, self.allocated)
             self.map = self.files.map(fd, self.size, scattered=True)
         except BaseException:
-            self.files.unlink(self.path)
+            take_back(self.files, self.path)
             raise
         finally:
             self.files.close(fd)
@@ -87,13 +89,14 @@ class IndexFile:
         self.dirty = True
 
     def open(self) -> None:
-        """Map the existing file. Corrupt when its size or its count cannot be."""
+        """Map the existing file. Corrupt when its size or its count cannot be. It may have holes (a copy, RocketMQ's), and the
+        disk no room for them: they are filled before something is written there.
+        """
         fd = self.files.open(self.path)
         try:
             size = self.files.size(fd)
             if size != self.size:
                 raise Corrupt(self.path, size, f"an index of {self.size} bytes was expected")
-            self.files.allocate(fd, 0, self._entry_at(0))
             self.map = self.files.map(fd, size, scattered=True)
         finally:
             self.files.close(fd)
@@ -116,13 +119,12 @@ class IndexFile:
         need = self._entry_at(min(self.count + entries, self.entries))
         if need <= self.allocated:
             return
-        slots_end = self._entry_at(0)
-        ahead = max(PIECE_MIN, min(PIECE_MAX, need - slots_end))
+        ahead = max(PIECE_MIN, min(PIECE_MAX, need - self._entry_at(0)))
         target = min(self.size, need + ahead)
-        begin = max(slots_end, self.allocated)
         fd = self.files.open(self.path)
         try:
-            have, self.allocated = self.allocated, take_room(self.files, fd, begin, need, target)
+            have = self.allocated
+            self.allocated = take_room(self.files, fd, have, need, target)
             if have and are_many((self.count - self.flushed) * layout.INDEX_ENTRY_BYTES, self.allocated - have):
                 make_pages(self.files, fd, have, self.allocated)
         finally:
@@ -287,6 +289,11 @@ class IndexFile:
         the order of the log. A start that comes in between does it again: the number of used slots is below 0 until
         the slots are durable.
         """
+        fd = self.files.open(self.path)
+        try:
+            self.files.allocate(fd, 0, self._entry_at(0))
+        finally:
+            self.files.close(fd)
         put32(self.base, layout.INDEX_SLOTS_USED, -1)
         self.datasync()
         last = (self._entry_at(count) + words.PAGE_BYTES - 1) // words.PAGE_BYTES * words.PAGE_BYTES
@@ -339,6 +346,11 @@ class IndexFile:
             self.files.close(fd)
 
 
+def is_index_name(name: str) -> bool:
+    """Whether RocketMQ, or we, would name an index file so: a moment, to the millisecond."""
+    return len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 def refusal(answer: int) -> StoreError:
     """What `room` has answered, as an error."""
     if answer == status.DISK_FULL:
@@ -363,18 +375,20 @@ class KeyIndex:
         self._spares: list[IndexFile] = []  # made for what comes next, the first of them first
 
     def load(self) -> list[Path]:
-        """Find and map the files; returns those that cannot be believed."""
+        """Find and map the files; returns those that cannot be believed. What has no name of ours is another's, and stays.
+        NoDescriptor: nothing is wrong with a file.
+        """
         odd: list[Path] = []
         self.index_files = []
         for name in self.files.names(self.folder):
-            if name == "lost+found":  # of a disk of its own
+            if not is_index_name(name):
                 continue
             path = self.folder / name
             index_file = IndexFile(path, self.slots, self.entries, self.files)
             try:
-                if not (name.isascii() and name.isdigit()):
-                    raise Corrupt(path, 0, "not a name of an index file")
                 index_file.open()
+            except NoDescriptor:
+                raise
             except StoreError:
                 odd.append(path)
                 continue
@@ -465,7 +479,13 @@ class KeyIndex:
         if last is not None:
             name = max(name, int(last.path.name) + 1)
             begin_ms, begin_physical = last.end_ms(), last.end_physical()
-        index_file = IndexFile(self.folder / f"{name:017d}", self.slots, self.entries, self.files)
+        path = self.folder / f"{name:0{_NAME_DIGITS}d}"
+        for unused, there in self.files.unused.items():
+            if there and unused.parent == self.folder:
+                path = unused
+                make_way(self.files, self.folder.parent, path)
+                break
+        index_file = IndexFile(path, self.slots, self.entries, self.files)
         index_file.create(begin_ms, begin_physical)
         self.index_files.append(index_file)
         return index_file

@@ -30,6 +30,7 @@ from penstock.log import sidelayout, smallfiles
 from penstock.log.checksums import Checksums
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ConsumeQueue
+from penstock.log.keyindex import is_index_name
 from penstock.wire import layout
 from penstock.wire.record import ENTRY, INDEX_ENTRY, INDEX_HEAD, decode_record
 
@@ -274,7 +275,7 @@ class _Verifier:
         base = self.folder / "consumequeue"
         for topic in self.files.names(base):
             for queue_id in self.files.names(base / topic):
-                if not queue_id.isdigit():
+                if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
                     continue
                 queue = ConsumeQueue(base / topic / queue_id, topic.encode(), int(queue_id), queue_size, self.files)
                 try:
@@ -309,6 +310,8 @@ class _Verifier:
                 continue
             if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
                 self.report.add("derived", self._name(path), "cannot be read: it is no file")
+                continue
+            if not is_index_name(name):  # another's, which a start leaves alone
                 continue
             try:
                 if stopped and (lost := _unlinked(path)):

@@ -36,7 +36,7 @@ from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.derive import LogWindow
 from penstock.spark.log.files import Damage, LogSegment, Piece
-from penstock.spark.log.indexfile import IndexFile
+from penstock.spark.log.indexfile import INDEX_NAMES, IndexFile
 from penstock.spark.log.queuefile import QueueFiles
 from penstock.spark.pipelines.asked import at_least
 from penstock.spark.pipelines.auditpage import audit_page
@@ -230,7 +230,7 @@ def _orphan_keys(folder: Path, part: PieceAudit, piece: Piece, keyed: list[Longs
     """Index entries that point into the piece and are no key of a record there."""
     low, high = piece.segment.base + piece.begin, piece.segment.base + piece.end
     known = np.sort(np.concatenate(keyed)) if keyed else np.empty(0, np.int64)
-    for path in sorted((folder / "index").glob("[0-9]*")):
+    for path in sorted((folder / "index").glob(INDEX_NAMES)):
         try:
             index = IndexFile(path)
         except FileNotFoundError:  # dropped since

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.spark.kernel.buffers import Longs
 from penstock.spark.log import derive
 from penstock.spark.log.files import LogSegment
-from penstock.spark.log.indexfile import IndexFile
+from penstock.spark.log.indexfile import INDEX_NAMES, IndexFile
 from penstock.spark.log.queuefile import entries_of
 from penstock.spark.pipelines.findings import FINDINGS_MAX, AuditResult, MessageFinding, PieceAudit
 from penstock.wire import layout
@@ -204,7 +204,7 @@ class Judge:
             )
 
     def _index(self) -> None:
-        paths = sorted((self.folder / "index").glob("[0-9]*"))
+        paths = sorted((self.folder / "index").glob(INDEX_NAMES))
         for path in paths:
             try:
                 index = IndexFile(path)

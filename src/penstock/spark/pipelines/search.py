@@ -204,7 +204,7 @@ def _through_index(
 ) -> tuple[list[Hit], list[tuple[int, int]]]:
     """(hits the key index leads to, the stretches of the log it covers)."""
     from penstock.spark.log.derive import key_hash
-    from penstock.spark.log.indexfile import IndexFile
+    from penstock.spark.log.indexfile import INDEX_NAMES, IndexFile
 
     folder = logfiles.store_of(segments[0])
     if not wanted.key or not wanted.topic or folder is None or not (folder / "index").is_dir():
@@ -213,7 +213,7 @@ def _through_index(
     hits: list[Hit] = []
     spans: list[tuple[int, int]] = []
     follows = False
-    for path in sorted((folder / "index").glob("[0-9]*")):
+    for path in sorted((folder / "index").glob(INDEX_NAMES)):
         index = IndexFile(path)
         if not index.whole:
             follows = False
