@@ -163,7 +163,7 @@ def test_a_large_one_in_pieces_and_a_window(side: Side) -> None:
 def test_a_connection_anew_writes_nothing_that_is_there_and_drops_what_is_not(side: Side) -> None:
     side.house.stage(TOKENS[0], rows(30))
     side.copy()
-    (side.folder / "cccccccc").write_bytes(b"of a batch that is over")
+    (side.folder / "cccccccc").write_bytes(b"PSTG, of a batch that is over")
     data = bytearray((side.folder / TOKENS[0]).read_bytes())
     written: list[int] = []
 
@@ -181,6 +181,19 @@ def test_a_connection_anew_writes_nothing_that_is_there_and_drops_what_is_not(si
     side.sender = Sender(side.spools, side.copies, side.said.append)
     side.copy()
     assert side.same()
+
+
+def test_what_is_another_s_stays_whatever_its_name(side: Side) -> None:
+    """Any file whose name was of 8 to 64 hexadecimal digits was deleted."""
+    side.house.stage(TOKENS[0], rows(3))
+    (side.folder / "deadbeef").write_bytes(b"a sum of somebody")
+    (side.folder / "deadbeee").symlink_to(side.house.staging.spools[TOKENS[0]].path)
+    (side.folder / "deadbeed").mkdir()
+    (side.folder / "cccccccc").write_bytes(b"PS")  # a kill has cut it short
+    (side.folder / "dddddddd").write_bytes(b"")
+    side.copy()
+    assert sorted(path.name for path in side.folder.iterdir()) == [TOKENS[0], "deadbeed", "deadbeee", "deadbeef"]
+    assert (side.folder / "deadbeef").read_bytes() == b"a sum of somebody"
 
 
 def test_what_a_master_that_was_started_again_has_is_sent(side: Side) -> None:

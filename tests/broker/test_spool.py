@@ -171,6 +171,17 @@ def test_a_spool_of_which_a_power_cut_has_left_zeros_goes(tmp_path: Path, zeros:
     assert [*folder.iterdir(), *tmp_path.glob("lost+found")] == []
 
 
+@pytest.mark.parametrize("content", [b"short", b"a file of somebody who uses hexadecimal names, too"])
+def test_a_file_of_another_whose_name_is_a_token_is_set_aside(tmp_path: Path, content: bytes) -> None:
+    """It was deleted, as what a kill has left of a header."""
+    folder = tmp_path / "staging"
+    folder.mkdir()
+    (folder / TOKEN).write_bytes(content)
+    assert spools_of(folder).by_token == {}
+    (kept,) = (tmp_path / "lost+found").glob(f"staging-{TOKEN}.*")
+    assert kept.read_bytes() == content
+
+
 def test_what_is_no_spool_is_set_aside(tmp_path: Path) -> None:
     """A folder ended the start, as the `lost+found` of a disk of its own did; a file of another was deleted."""
     folder = tmp_path / "staging"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from penstock.broker.copies import Copies
-from penstock.broker.spool import TOKEN, Answer, Spools, flush, lost
+from penstock.broker.spool import TOKEN, Answer, Spools, flush, is_made_here, lost
 from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.errors import StoreError, WireError
@@ -242,9 +242,10 @@ class Mirror:
             self._files.unlink(self._folder / token)
 
     def keep_only(self, tokens: Iterable[str]) -> None:
-        """The master has these alone."""
+        """The master has these alone. What is another's stays, whatever its name."""
         for name in set(self._files.names(self._folder)) - set(tokens):
-            self.drop(name)
+            if is_made_here(self._files, self._folder / name):
+                self.drop(name)
 
     @property
     def has_news(self) -> bool:

@@ -152,6 +152,20 @@ def flush(files: Files, folder: Path, paths: Iterable[Path]) -> None:
     files.sync_folder(folder)
 
 
+def is_made_here(files: Files, path: Path) -> bool:
+    """Whether this is a file of staged rows, or what a kill left of one: another's may have a name like theirs."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        fd = files.open(path, writable=False)
+        try:
+            return MAGIC.startswith(files.read(fd, 0, len(MAGIC)))
+        finally:
+            files.close(fd)
+    except StoreError:
+        return False
+
+
 def lost(token: str, why: str) -> Refused:
     """Rows that a task believes to be here."""
     return Refused(f"staged rows {token} {why}", remoting=ResponseCode.STAGE_LOST)
@@ -202,6 +216,8 @@ class Spools:
         try:
             size = self.files.size(fd)
             head = self.files.read(fd, 0, HEADER.size)
+            if any(head) and not head.startswith(MAGIC[: len(head)]):
+                raise Corrupt(path, 0, "no file of staged rows")
             if len(head) < HEADER.size:
                 return None
             magic, version, length = HEADER.unpack(head)
