@@ -57,10 +57,10 @@ def feeding(folder: Path) -> tuple[LogStore, Callable[..., bytes]]:
     master = LogStore(folder)
     master.open()
     draft = Draft()
-    draft.queue = master.queue(b"T", 0)
     feeder = Feeder(master, 0)
 
-    def data(flags: int = 0, size: int = 100) -> bytes:
+    def data(flags: int = 0, size: int = 100, queue_id: int = 0) -> bytes:
+        draft.queue = master.queue(b"T", queue_id)
         draft.set_body(b"x" * size)
         assert master.append(draft) == status.OK
         assert feeder.next(1 << 20)
@@ -197,6 +197,62 @@ def test_people_are_told_that_its_disk_takes_nothing(
     said = [record.getMessage() for record in caplog.records]
     assert len([words for words in said if "the log cannot be copied now" in words]) == 1
     assert len([words for words in said if "following master" in words]) == (2 if full else 1)
+
+
+def test_a_disk_that_lets_something_through_now_and_then_is_told_of_once_a_minute(
+    slave: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that it took a block, and each time that it did not, was a line."""
+    caplog.set_level("INFO", "penstock.ha")
+    master, data = feeding(tmp_path / "a")
+
+    def run(front: HaFront) -> None:
+        def no_room(fd: int, at: int, length: int) -> None:
+            raise DiskFull("no room for a test")
+
+        def connected() -> SlaveSession:
+            session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+            told(session, ha.greeting(b"n" * 16, False))
+            end = front.broker.store.end_position
+            size, found = last_records(front.broker.store, end, LAST_BYTES)
+            told(session, accept(session, cut_to=end, written=master.end_position, block_size=size, block_sum=found))
+            return session
+
+        def fails(session: SlaveSession, queue_id: int) -> tuple[SlaveSession, bytes]:
+            files.allocate = no_room
+            told(session, data(queue_id=queue_id))  # into room that was there, but for its queue, which has no file yet
+            block = data()
+            told(session, block)
+            assert session.closing
+            session.lost()
+            del files.allocate
+            return connected(), block
+
+        files: Any = front.broker.files
+        session = connected()
+        told(session, data())
+        for n in range(1, 6):
+            session, block = fails(session, n)
+            told(session, block)
+            assert not session.closing
+        assert lines() == (1, 2)
+        session, block = fails(session, 6)
+        assert lines() == (1, 2)
+        assert sum("is not in its queue yet" in record.getMessage() for record in caplog.records) == 1
+        monkeypatch.setattr("penstock.faults.TOLD_AGAIN_MS", 0)  # a minute later
+        files.allocate = no_room
+        told(session, block)
+        assert session.closing
+        assert lines() == (2, 2)  # what is so now, though it began within the minute
+
+    def lines() -> tuple[int, int]:
+        said = [record.getMessage() for record in caplog.records]
+        return sum("the log cannot be copied now" in words for words in said), sum(
+            "following" in words for words in said
+        )
+
+    in_slave(slave, run)
+    master.close()
 
 
 def test_people_are_told_that_a_new_one_has_no_room_for_the_first_record(slave: Broker) -> None:

@@ -54,9 +54,9 @@ cdef class HaFront:
     cdef readonly bytes secret
     cdef readonly set sessions
     cdef readonly long long free_bytes, copying
-    cdef object _copied, _mirrors, _known, _again, _term, _abort, _broken, _renumbered
+    cdef object _copied, _mirrors, _known, _again, _term, _abort, _broken, _renumbered, _swings
     cdef long long _due_ms, _worked_ms, _worked_to
-    cdef bint _sound
+    cdef bint _sound, _unsaid
 
     cpdef fence(self, why)
     @cython.locals(store=LogStore, copies=Copies, mono_ms=cython.longlong, session=HaSession)

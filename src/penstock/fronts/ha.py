@@ -402,6 +402,7 @@ class HaFront:
         self.favours = Favours()
         self.stumbles = Stumbles()
         self.told = Told()
+        self._swings, self._unsaid = Told(), False
         self._term: Term | None = None
         self._abort = self._broken = no_beginning
         self._sound = True
@@ -428,10 +429,16 @@ class HaFront:
         self._renumbered = call
 
     def note_copying(self, outcome: int) -> bool:
-        """How this slave fared with what it was to copy; whether that is news. It comes again twice a second, and fails again."""
-        news = outcome != self.copying
-        self.copying = outcome
-        return news
+        """How this slave fared with what it was to copy; whether to write it down. It comes again twice a second and fails again,
+        or lets something through now and then: either is said once a minute, and what is so at last is said in the end.
+        """
+        if outcome != self.copying:
+            self.copying = outcome
+            self._unsaid = True
+        if self._unsaid and self._swings.is_news(f"copying {outcome}", self.time.mono_ms):
+            self._unsaid = False
+            return True
+        return False
 
     def follow_at(self, address: str) -> None:
         """This slave follows the master there."""

@@ -22,7 +22,7 @@ cdef class SlaveSession(HaSession):
     cpdef _accepted(self, Head head, bytes data)
     @cython.locals(copies=Copies, end=cython.longlong)
     cdef _told(self, Positions positions, long long flags)
-    @cython.locals(unsaid=cython.bint, news=cython.bint, outcome=cython.int, follower=Follower)
+    @cython.locals(unsaid=cython.bint, news=cython.bint, outcome=cython.int, before=cython.int, follower=Follower)
     cdef _data(self, Head head, bytearray owner)
     @cython.locals(end=cython.longlong, late=cython.bint)
     cpdef end_turn(self, long long mono_ms)

@@ -59,7 +59,7 @@ class SlavesFront(SessionsFront, Protocol):
     told: Told
 
     def note_copying(self, outcome: int) -> bool:
-        """How copying went; whether that is news."""
+        """How copying went; whether to write it down."""
 
     def renumber(self, about: JsonObject) -> None:
         """The master says which id this slave has."""
@@ -219,14 +219,18 @@ class SlaveSession(HaSession):
         self.epoch = head.epoch
         self.running = True
         if self.front.copying == status.OK or told.written == store.end_position:  # else what comes now shows it
-            self._follows(told.written)
+            self._follows()
+            self._say_follows(told.written)
         self.exchange_with(told.about)
         self.say(ha.start(self.epoch, store.end_position))
 
-    def _follows(self, written: int) -> None:
-        """Whatever kept this node from following its master, whose log ends there, is over."""
+    def _follows(self) -> None:
+        """Whatever kept this node from following its master is over."""
         self.front.told.over()
         self.copies.note_orphan("", by="master")
+
+    def _say_follows(self, written: int) -> None:
+        """The master's log ends there."""
         position = self.store.end_position
         log.info("following master=%s position=%d behind=%d", self.remote, position, written - position)
 
@@ -288,6 +292,7 @@ class SlaveSession(HaSession):
         if outcome == status.ILLEGAL:
             self.copies.count_bad()
             raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
+        before = self.front.copying
         news = self.front.note_copying(outcome)
         if outcome != status.OK:
             # Its master says nothing of it, for it is not connected most of the time: it comes again, and fails again.
@@ -298,8 +303,10 @@ class SlaveSession(HaSession):
             self._acknowledge(hawords.DISK_FULL if outcome == status.DISK_FULL else hawords.FLUSH_FAILED)
             self.end()
             return
+        if before != outcome:
+            self._follows()
         if news:
-            self._follows(self.copies.master_written)
+            self._say_follows(self.copies.master_written)
         if self.broker.topics.behind:
             self.broker.topics.hide_copied()
         if head.flags & hawords.FLUSH_NOW:
@@ -317,7 +324,8 @@ class SlaveSession(HaSession):
                 mirror.take(told)
         except StoreError as error:
             failed = True
-            log.error("staged rows of the master cannot be kept error=%s", error)
+            if self._is_news("staged"):  # a master sends many pieces before it hears of the first
+                log.error("staged rows of the master cannot be kept error=%s", error)
         if not told.there and not told.gone:
             self.say(ha.spooled(self.epoch, ha.Spooled(told.token, told.at + len(told.data), False, failed)))
 
