@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from penstock import Admin, Message, Producer
-from penstock.cli.main import ABOUTS, Lazy, main, set_flags
+from penstock.cli.main import ABOUTS, Lazy, _next_step, main, set_flags
 from penstock.cli.tools import first_sentence
 from penstock.config import BrokerConfig, RegistryConfig, load
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ConnectionLost, NotConnected, PenstockError, StoreError, TimedOut
 from penstock.testing import Broker
 
 
@@ -149,6 +152,62 @@ main(["broker", "--data", {str(tmp_path)!r}, "--remoting-port=0", "--nsq-port=0"
     assert done.returncode == 1
     assert said in what
     assert hinted in hint
+
+
+def caused(number: int, cause: type[OSError] = OSError) -> NotConnected:
+    error = NotConnected("cannot connect to there: a reason")
+    error.__cause__ = cause(number, "a reason")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (caused(errno.EMFILE), "ulimit -n"),  # it asked whether something runs there
+        (caused(errno.ENFILE), "fs.file-max"),
+        (caused(errno.ENOMEM), "no memory"),
+        (caused(errno.ENOBUFS), "no memory"),
+        (caused(errno.EACCES), "firewall"),
+        (caused(errno.EPERM), "firewall"),
+        (caused(errno.ENETUNREACH), "network up"),
+        (caused(errno.EHOSTUNREACH), "network up"),
+        (caused(errno.EADDRNOTAVAIL), "address right"),
+        (caused(errno.ECONNREFUSED), "Does it run there?"),
+        (caused(errno.ETIMEDOUT, TimeoutError), "Does it run there?"),
+        (caused(errno.ECONNRESET, ConnectionResetError), "PENSTOCK_TLS"),
+        (caused(1, ssl.SSLError), "PENSTOCK_TLS"),
+        (caused(1, ssl.SSLCertVerificationError), "PENSTOCK_TLS_CA"),
+        (caused(-2, socket.gaierror), "spelled right"),
+        (NotConnected("timed out"), "Does it run there?"),
+        (ConnectionLost("closed"), "PENSTOCK_TLS"),
+        (TimedOut("no answer"), "penstock status"),
+    ],
+)
+def test_a_connection_that_fails_is_said_with_what_to_do(error: PenstockError, hint: str) -> None:
+    assert hint in _next_step(error)
+
+
+@pytest.mark.parametrize(
+    "number", [errno.EDQUOT, errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENFILE]
+)
+def test_what_a_file_system_refuses_is_said_with_what_to_do(number: int) -> None:
+    error = StoreError("a file")
+    error.__cause__ = OSError(number, os.strerror(number))
+    assert _next_step(error)
+
+
+def test_too_few_descriptors_are_said_to_be_so(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("".join(f'{{"topic":"t{n}","kind":"queue","body":"x"}}\n' for n in range(60)))
+    command = ["-c", "ulimit -n 40; exec $0 -m penstock.cli import --new -n $1 $2"]
+    done = subprocess.run(
+        ["bash", *command, sys.executable, broker.registry, str(tmp_path / "f")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "Too many open files" in done.stderr
+    assert "ulimit -n" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["import_module", "getattr"])

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from penstock.cli.tools import NamedPath, Whole, end_unread, printable
-from penstock.errors import INTERRUPTED, BrokerRefused, ConfigError, NotEverywhere, PenstockError, StoreError
+from penstock.errors import (
+    INTERRUPTED,
+    BrokerRefused,
+    ConfigError,
+    ConnectionLost,
+    NotEverywhere,
+    PenstockError,
+    StoreError,
+)
 from penstock.version import __version__
 
 if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
@@ -30,6 +38,20 @@ HINTS = {
     "NoRoute": "`penstock topic ls`, `penstock channel ls` and `penstock broker ls` list what there is.",
     "TimedOut": "`penstock status HOST:4151` says whether it serves; where it is slow, the call may go through later.",
 }
+# About a connection that this machine could not make, by the number of the error.
+OWN_HINTS = {
+    errno.ENOBUFS: "This machine has no memory left for it: end something else, then call it again.",
+    errno.ENOMEM: "This machine has no memory left for it: end something else, then call it again.",
+    errno.EACCES: "This machine lets nobody connect there: is it a firewall, or the sandbox of a container?",
+    errno.EPERM: "This machine lets nobody connect there: is it a firewall, or the sandbox of a container?",
+    errno.ENETUNREACH: "No way leads there from this machine: is the address right, and the network up?",
+    errno.EHOSTUNREACH: "No way leads there from this machine: is the address right, and the network up?",
+    errno.EADDRNOTAVAIL: "Is the address right? Else all ports are in use that this machine may connect from.",
+}
+UNKNOWN_HOST = "Is the host's name spelled right? This machine finds no address for it."
+NOT_TRUSTED = (
+    "Its certificate is not one for this name that is trusted here: PENSTOCK_TLS_CA is the file of who signs it."
+)
 # And about what a broker refused, by the code.
 REFUSALS = {
     3: "Is -n the port of a registry (9876)? A broker's own (10911) does not know where topics are.",
@@ -57,6 +79,12 @@ FILE_HINTS = {
     errno.EIO: "A part of the disk is bad: docs/operate.md says how to save the folder (A part of the disk cannot be read).",
     errno.ENODEV: "That file system maps no files into memory (FUSE with direct_io, for one): name another place.",
     errno.ENOLCK: "Mount that file system with locks, or name another place.",
+    errno.EDQUOT: "This user's quota there is used up: make room, or name another place.",
+    errno.EFBIG: "That file may grow no more: raise the limit (ulimit -f), or name a place on another file system.",
+    errno.EISDIR: "That is a folder: name a file.",
+    errno.ELOOP: "Its links go round: name the file itself.",
+    errno.ENAMETOOLONG: "That name is too long for a file system: name another place.",
+    errno.ENFILE: "All of this machine has too many files open (fs.file-max): close some, then call it again.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n, LimitNOFILE), then call it again.",
 }
 NOT_THERE = (17, 22, 26)  # what a broker answers of a topic, a message and a group that it has not
@@ -206,7 +234,22 @@ def _next_step(error: PenstockError) -> str:
         return DENIED
     if isinstance(error, StoreError) and isinstance(error.__cause__, OSError):
         return FILE_HINTS.get(error.__cause__.errno or 0, "")
-    return HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
+    own = _own_step(error) if isinstance(error, ConnectionLost) else ""
+    return own or HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
+
+
+def _own_step(error: ConnectionLost) -> str:
+    """What to do where it is this machine that could not connect, or the two do not trust each other; empty: another thing."""
+    cause = error.__cause__
+    kind = type(cause).__name__  # `ssl` and `socket` are not imported for that
+    if kind == "SSLCertVerificationError":
+        return NOT_TRUSTED
+    if kind == "gaierror":
+        return UNKNOWN_HOST
+    if isinstance(cause, ConnectionResetError) or kind.startswith("SSL"):  # in the first words that were said
+        return HINTS["ConnectionLost"]
+    number = (cause.errno if isinstance(cause, OSError) else None) or 0
+    return FILE_HINTS[number] if number in (errno.EMFILE, errno.ENFILE) else OWN_HINTS.get(number, "")
 
 
 def _say(error: Exception) -> None:

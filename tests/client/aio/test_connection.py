@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from client.steps import echo, peer
-from penstock.client.aio.connection import Connection
+from penstock.client.aio.connection import Connection, reason
 from penstock.errors import ConnectionLost, TimedOut
 from penstock.wire.remoting import RemotingCommand
 
@@ -60,3 +60,16 @@ async def test_a_peer_that_breaks_the_protocol_or_leaves(bad: bytes) -> None:
         assert connection.closed
         with pytest.raises(ConnectionLost):
             connection.send(RemotingCommand(1))
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (TimeoutError(), "timed out"),
+        (ConnectionResetError(), "the other side has closed it"),
+        (OSError(111, "Connection refused"), "[Errno 111] Connection refused"),
+    ],
+)
+def test_no_connection_is_without_a_reason(error: OSError, why: str) -> None:
+    """asyncio has no words for two of them, and an error is never false."""
+    assert reason(error) == why

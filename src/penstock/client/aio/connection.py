@@ -30,6 +30,11 @@ async def opened(opening: asyncio.Task[T], address: str) -> T:
         raise
 
 
+def reason(error: OSError) -> str:
+    """Why there is no connection: asyncio has no words of its own for some of it."""
+    return str(error) or ("timed out" if isinstance(error, TimeoutError) else "the other side has closed it")
+
+
 class Connection(asyncio.BufferedProtocol):
     """Many requests may wait at once; each is matched by its opaque number.
 
@@ -63,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
                     lambda: cls(address, on_request, security), host, port, ssl=security.context
                 )
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"cannot connect to {address}: {str(error) or 'timed out'}") from error
+            raise NotConnected(f"cannot connect to {address}: {reason(error)}") from error
         return connection
 
     @property
