@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,3 +130,16 @@ def test_a_delayed_message_of_a_transaction_is_sent_again_once(tmp_path: Path, b
     told = {row["what"]: row["messages"] for row in rows if row["topic"] == "orders"}
     assert told == {"sent": 1, DELIVERY: 1}
     eventually(lambda: found(broker) == [b"lost"])
+
+
+def test_a_dry_run_writes_nothing_and_two_at_once_are_one(folder: Path, broker: Broker) -> None:
+    """The second one sent all of it once more, for it did not know what the first had sent meanwhile."""
+    name = str(run("ls", str(folder))[0]["name"])
+    note = folder / "lost+found" / name / "republished"
+    run("republish", str(folder), name, "-n", broker.registry, "--dry-run")
+    assert not note.exists()
+    with note.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = CliRunner().invoke(command, ["republish", str(folder), name, "-n", broker.registry, "--force"])
+        assert (done.exit_code, "another call is republishing" in done.output) == (2, True)
+    assert found(broker) == []

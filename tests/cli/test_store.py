@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,32 @@ def test_a_good_folder_and_a_bad_one(folder: Path) -> None:
     assert "NOT well" in bad.output
     report = json.loads(CliRunner().invoke(command, ["verify", "--json", str(folder)]).output)
     assert report["findings"]
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize("bad", [False, True])
+def test_what_is_wrong_is_the_exit_code_though_nobody_reads_it(folder: Path, more: tuple[str, ...], bad: bool) -> None:
+    """As with `| grep -q`, where it was 0."""
+    if bad:
+        segment = folder / "commitlog" / f"{0:020d}"
+        data = bytearray(segment.read_bytes())
+        data[500] ^= 1
+        segment.write_bytes(data)
+    words = [sys.executable, "-m", "penstock.cli", "store", "verify", str(folder), *more]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        assert done.stdout is not None
+        done.stdout.close()
+        assert done.stderr is not None
+        assert (done.stderr.read(), done.wait()) == (b"", int(bad))
+
+
+def test_a_file_s_name_does_nothing_to_a_terminal(folder: Path) -> None:
+    topic = folder / "consumequeue" / "T"
+    (folder / "consumequeue" / "\x1b[2J").mkdir()
+    (topic / "0").rename(folder / "consumequeue" / "\x1b[2J" / "0")
+    told = CliRunner().invoke(command, ["verify", str(folder)], color=True)
+    assert "\\x1b[2J" in told.output
+    assert "\x1b" not in told.output
 
 
 def test_a_look_into_a_file(folder: Path) -> None:

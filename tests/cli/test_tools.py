@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -287,3 +288,40 @@ def test_an_error_of_ours_is_none_of_a_brokers(monkeypatch: pytest.MonkeyPatch) 
         print_rows([{"a": 1}, {"b": 2}], False)
 
     assert isinstance(CliRunner().invoke(wrong).exception, KeyError)
+
+
+def test_two_calls_do_not_write_one_file(tmp_path: Path) -> None:
+    """The second emptied what the first had written, and found its own file gone when it was done."""
+    file = tmp_path / "out"
+    with opened(str(file), False) as out:
+        out.write(b"whole")
+        with pytest.raises(click.UsageError, match=r"another call is writing .*out\.part"), opened(str(file), False):
+            raise AssertionError
+    assert file.read_bytes() == b"whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (tmp_path / "out.part").write_bytes(b"what a call that was killed has left behind")
+    with opened(str(file), True) as out:
+        out.write(b"again")
+    assert file.read_bytes() == b"again"
+
+
+def test_a_file_that_is_done_while_another_call_waits_for_its_name_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, file = tmp_path / "out.part", tmp_path / "out"
+    part.write_bytes(b"whole")
+    locks = iter([lambda: part.replace(file), lambda: None])
+
+    def lock(*_: object) -> None:
+        next(locks)()
+
+    monkeypatch.setattr("fcntl.flock", lock)
+    with opened(str(file), True) as out:
+        assert file.read_bytes() == b"whole"
+        out.write(b"new")
+    assert file.read_bytes() == b"new"
+
+
+def test_a_full_disk_is_said_of_which_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"out\.part"), opened(str(tmp_path / "out"), False):
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -188,3 +188,22 @@ def test_a_spare_segment_is_nobodys(folder: Path) -> None:
     report = verify(folder)
     assert report.ok
     assert (report.queue_segments, report.queue_messages) == (before.queue_segments, before.queue_messages)
+
+
+def test_what_a_broker_at_work_has_let_go_of_meanwhile_is_no_damage(folder: Path) -> None:
+    """Each of these was listed, and gone when it came to be read."""
+    queue = folder / "queues" / "q"
+    for n in (8, 9):
+        (queue / f"q_{n}.queue").write_bytes(b"no segment")
+    gone = [queue / "q_9.queue", *queue.glob("*.cursor"), *folder.glob("*.diskqueue.*.dat")]
+    assert len(gone) > 2
+    said: list[str] = []
+
+    def add(level: str, file: str, why: str, begin: int, end: int) -> None:
+        said.append(file)
+        for path in gone:
+            path.unlink(missing_ok=True)
+
+    inspecting.verify(folder, add)
+    assert said
+    assert set(said) == {"queues/q/q_8.queue"}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from store_parts import make, put, snapshot
 
 from penstock.cli.store import store as commands
 from penstock.disk.files import Files
+from penstock.errors import StoreError
 from penstock.log import cutting
 from penstock.log.comparing import compare, records
 from penstock.log.epochs import EpochFile
@@ -39,6 +42,13 @@ def parted(tmp_path: Path) -> int:
         log(tmp_path / name, begin, 30)
         EpochFile(Files(), tmp_path / name / "ha" / "epochs").save((FIRST, Epoch(2, tag, ends[-1])))
     return ends[-1]
+
+
+def test_a_pipe_in_the_place_of_a_segment_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    os.mkfifo(tmp_path / "commitlog" / f"{0:020d}")
+    with pytest.raises(StoreError, match="is no file"):
+        compare(tmp_path, tmp_path)
 
 
 def test_where_two_logs_part(tmp_path: Path) -> None:

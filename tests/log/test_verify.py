@@ -15,7 +15,8 @@ import pytest
 from store_parts import make, put, work
 
 from penstock.errors import PenstockError, StoreError
-from penstock.log.verify import inspect, verify
+from penstock.log.commitlog import CommitLog
+from penstock.log.verify import _Verifier, inspect, verify
 
 
 @pytest.fixture
@@ -194,3 +195,62 @@ def test_a_page_lost_behind_the_durable_position_is_no_damage(tmp_path: Path) ->
     data[300] ^= 1  # what is durable is damage as ever
     path.write_bytes(data)
     assert any(one.level == "damage" for one in verify(folder).findings)
+
+
+def test_what_a_broker_stores_meanwhile_is_no_fault(tmp_path: Path) -> None:
+    """Its queues were read before the log, and each record that came in between was said not to be in its queue."""
+    store = make(tmp_path / "s")
+    store.open()
+    for n in range(200):
+        put(store, b"m%d" % n, queue_id=n % 2, properties=b"TAGS\x01t\x02KEYS\x01k%d" % n)
+
+    class Meanwhile(_Verifier):
+        def _walk(self, log: CommitLog) -> None:
+            for n in range(200):
+                put(store, b"more", queue_id=n % 3)  # a third queue is new
+            super()._walk(log)
+            put(store, b"behind the end that was found")
+
+    report = Meanwhile(tmp_path / "s", lambda done, total: None).run()
+    assert report.findings == []
+    assert report.queues == 3
+    assert report.records == report.entries > 250  # and no segments that were made meanwhile
+    store.close()
+
+
+def test_what_is_in_no_queue_is_said_of_a_folder_in_use_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.log.verify._LATE_MAX", 7)
+    store = make(tmp_path / "s")
+    store.open()
+    for n in range(20):
+        put(store, b"m%d" % n, queue_id=n % 2)
+    (path,) = (tmp_path / "s" / "consumequeue" / "T" / "1").iterdir()
+    path.write_bytes(bytes(path.stat().st_size))
+    report = verify(tmp_path / "s")
+    assert len([one for one in report.findings if "does not lead to its record" in one.why]) == 10
+    assert not report.ok
+    store.close(False)
+
+
+def test_an_entry_that_leads_behind_the_log_of_a_killed_broker_is_said(tmp_path: Path) -> None:
+    store = make(tmp_path / "s")
+    store.open()
+    for n in range(10):
+        put(store, b"m%d" % n)
+    end = store.end_position
+    store.close(False)
+    (path,) = (tmp_path / "s" / "consumequeue" / "T" / "0").iterdir()
+    data = bytearray(path.read_bytes())
+    data[200:220] = (end + 500).to_bytes(8) + (100).to_bytes(4) + bytes(8)
+    path.write_bytes(data)
+    assert (tmp_path / "s" / "abort").exists()
+    assert [one.why for one in verify(tmp_path / "s").findings] == ["1 entries lead to no record"]
+
+
+@pytest.mark.parametrize("name", ["queues/T/T_1.queue", "queues/T/c.cursor"])
+def test_a_pipe_among_the_files_of_queue_topics(folder: Path, name: str) -> None:
+    """It was opened, and waited for a writer for ever."""
+    (folder / "queues" / "T").mkdir(parents=True)
+    os.mkfifo(folder / name)
+    (finding,) = verify(folder).findings
+    assert (finding.file, finding.why) == (name, "cannot be read: it is no file")

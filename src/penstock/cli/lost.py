@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import click
 from msgspec.structs import replace
@@ -88,8 +91,8 @@ def republish(folder: Path, name: str, registry: str, dry_run: bool, force: bool
         confirm(f"Send the messages of {name} again?", force)
     count: Counter[tuple[str, str]] = Counter()
     done = path / _SENT
-    sent = set(done.read_text().split()) if done.exists() else set()
-    with penstock.Admin(registry) as admin, penstock.Producer(registry) as producer, done.open("a") as note:
+    with penstock.Admin(registry) as admin, penstock.Producer(registry) as producer, _notes(done, dry_run) as note:
+        sent = set(done.read_text().split()) if done.exists() else set()
         for message, why in _to_send(path, position):
             if message is None:
                 count["", why] += 1
@@ -99,13 +102,29 @@ def republish(folder: Path, name: str, registry: str, dry_run: bool, force: bool
                 why = "was sent by a former call"
             if not why and _is_there(admin, fresh.topic, message):
                 why = "is in the topic already"
-            if not why and not dry_run:
+            if not why and note is not None:
                 producer.send(fresh)
                 note.write(f"{message.physical_offset}\n")
                 note.flush()
             count[fresh.topic, why or ("would be sent" if dry_run else "sent")] += 1
     rows = [{"topic": topic, "messages": number, "what": what} for (topic, what), number in sorted(count.items())]
     print_rows(rows, as_json)
+
+
+@contextmanager
+def _notes(done: Path, dry_run: bool) -> Iterator[IO[str] | None]:
+    """Where it is noted what was sent; two calls at once would send each message twice. None for a dry run."""
+    if dry_run:
+        yield None
+        return
+    with done.open("a") as note:
+        try:
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise click.UsageError(f"another call is republishing {done.parent.name}") from None
+        except OSError:  # a file system without locks
+            pass
+        yield note
 
 
 def _tail(folder: Path, name: str) -> tuple[Path, int]:

@@ -6,13 +6,18 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.lost import lost
-from penstock.cli.tools import Whole, with_json
+from penstock.cli.tools import Whole, end_unread, printable, with_json
 from penstock.errors import StoreError
+
+if TYPE_CHECKING:
+    from penstock.log.verify import Report
 
 
 @click.group(cls=Whole)
@@ -35,12 +40,13 @@ class _Bar:
         self.told = now
         share = done / max(1, total)
         text = f"{share:4.0%} of {total / 2**20:,.0f} MiB, {done / (now - self.began) / 2**20:,.0f} MiB/s"
-        if terminal:
-            filled = round(share * 30)
-            sys.stderr.write(f"\r[{'█' * filled}{' ' * (30 - filled)}] {text}\x1b[K")
-            self.drawn = True
-        else:
-            sys.stderr.write(text + "\n")
+        with suppress(OSError):  # nobody reads it: the work goes on
+            if terminal:
+                filled = round(share * 30)
+                sys.stderr.write(f"\r[{'█' * filled}{' ' * (30 - filled)}] {text}\x1b[K")
+                self.drawn = True
+            else:
+                sys.stderr.write(text + "\n")
 
     def close(self) -> None:
         if self.drawn:
@@ -57,21 +63,36 @@ def verify(folder: Path, as_json: bool) -> None:
     bar = _Bar()
     report = run(folder, bar)
     bar.close()
-    if as_json:
-        click.echo(json.dumps(report.as_dict()))
-    else:
-        click.echo(
-            f"{report.records:,} records ({report.unchecked:,} without a sum) in {report.segments} segments, "
-            f"{report.bytes / 2**20:,.1f} MiB; {report.queues} queues with {report.entries:,} entries; "
-            f"{report.index_entries:,} index entries; {report.queue_messages:,} messages in {report.queue_segments} segments of "
-            "queue topics, and in disk queues"
-        )
-        for finding in report.findings:
-            click.echo(f"{finding.level:8} {finding.file} {finding.position}–{finding.end}: {finding.why}")
-        if report.more_findings:
-            click.echo(f"and {report.more_findings:,} more")
-        click.echo("all is well" if report.ok else "NOT well: see above")
-    sys.exit(0 if report.ok else 1)
+    with _exits_with(0 if report.ok else 1):
+        if as_json:
+            click.echo(json.dumps(report.as_dict()))
+        else:
+            _print_report(report)
+
+
+def _print_report(report: Report) -> None:
+    click.echo(
+        f"{report.records:,} records ({report.unchecked:,} without a sum) in {report.segments} segments, "
+        f"{report.bytes / 2**20:,.1f} MiB; {report.queues} queues with {report.entries:,} entries; "
+        f"{report.index_entries:,} index entries; {report.queue_messages:,} messages in {report.queue_segments} segments of "
+        "queue topics, and in disk queues"
+    )
+    for finding in report.findings:
+        file, why = printable(finding.file), printable(finding.why)
+        click.echo(f"{finding.level:8} {file} {finding.position}–{finding.end}: {why}")
+    if report.more_findings:
+        click.echo(f"and {report.more_findings:,} more")
+    click.echo("all is well" if report.ok else "NOT well: see above")
+
+
+@contextmanager
+def _exits_with(code: int) -> Iterator[None]:
+    """What was found is the exit code, whether or not somebody reads to the end what is printed of it."""
+    try:
+        yield
+    except BrokenPipeError:
+        end_unread(code)
+    sys.exit(code)
 
 
 @store.command()
@@ -107,12 +128,12 @@ def diff(one: Path, other: Path, as_json: bool) -> None:
     from penstock.log.comparing import compare
 
     found = compare(one, other)
-    if as_json:
-        click.echo(json.dumps(found._asdict()))
-    else:
-        click.echo(f"epochs are the same up to {found.shared}; bytes are the same up to {found.same}")
-        for folder, end, epochs in ((one, *found.one), (other, *found.other)):
-            click.echo(f"{folder}: ends at {end}, epochs {epochs}")
-        parted = found.same < min(found.one[0], found.other[0])
-        click.echo(f"they PART at {found.same}" if parted else "one is the beginning of the other")
-    sys.exit(1 if found.same < min(found.one[0], found.other[0]) else 0)
+    parted = found.same < min(found.one[0], found.other[0])
+    with _exits_with(1 if parted else 0):
+        if as_json:
+            click.echo(json.dumps(found._asdict()))
+        else:
+            click.echo(f"epochs are the same up to {found.shared}; bytes are the same up to {found.same}")
+            for folder, end, epochs in ((one, *found.one), (other, *found.other)):
+                click.echo(f"{folder}: ends at {end}, epochs {epochs}")
+            click.echo(f"they PART at {found.same}" if parted else "one is the beginning of the other")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400
 PARTLY = "What is shown is what the others say; `penstock broker ls` tells who answers."
 TIME_MAX_MS = 253_402_300_799_000  # the last second of the year 9999
+_OF_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Patterns that are compiled when one is needed: most verbs need none.
 _PIECE = r"([0-9]{1,12})(ms|s|min|m|h|d)"
@@ -56,10 +59,10 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def end_unread() -> NoReturn:
+def end_unread(code: int = 0) -> NoReturn:
     """Who reads has enough, and that is well; what is still buffered goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(0)
+    sys.exit(code)
 
 
 def first_sentence(command: click.Command) -> str:
@@ -203,7 +206,7 @@ def size_bytes(text: str, option: str) -> int:
 @contextmanager
 def opened(name: str, force: bool) -> Iterator[IO[bytes]]:
     """What is written to a file, or to standard output (-). The file is there once all is written; until then, and when that
-    fails, it lies in NAME.part. UsageError when one is there already, and `force` is not said.
+    fails, it lies in NAME.part. UsageError when one is there already, and `force` is not said, or when another call writes it.
     """
     if name == "-":
         yield sys.stdout.buffer
@@ -216,9 +219,32 @@ def opened(name: str, force: bool) -> Iterator[IO[bytes]]:
             yield out
         return
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as out:
-        yield out
-    part.replace(path)
+    try:
+        with _alone(part) as out:
+            yield out
+            out.flush()
+            part.replace(path)
+    except OSError as error:
+        if error.errno in _OF_FILES and error.filename is None:  # of which file it is the system does not say
+            raise OSError(error.errno, error.strerror, str(part)) from error
+        raise
+
+
+def _alone(part: Path) -> IO[bytes]:
+    """The file, empty, and nobody else's while it is open. UsageError."""
+    while True:
+        out = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666), "wb")
+        try:
+            fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            out.close()
+            raise click.UsageError(f"another call is writing {part}") from None
+        except OSError:  # a file system without locks
+            pass
+        if part.exists() and os.path.samestat(os.fstat(out.fileno()), part.stat()):
+            out.truncate(0)
+            return out
+        out.close()  # who had it was done just then, and it has its name by now
 
 
 @contextmanager

@@ -7,6 +7,7 @@ earlier life of the file. `verify` looks at all of them; the findings are those 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -83,9 +84,14 @@ def verify(folder: Path, add: Add) -> tuple[int, int]:
 
 def _readable(folder: Path, path: Path, level: str, entries: Iterator[Entry], add: Add) -> Iterator[Entry]:
     """What stands in a file, as far as the disk gives it."""
+    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+        add(level, str(path.relative_to(folder)), "cannot be read: it is no file", 0, 0)
+        return
     try:
         yield from entries
     except (OSError, StoreError) as error:
+        if not os.path.lexists(path):  # a broker at work there has no need of it any more
+            return
         why = str(error) if isinstance(error, StoreError) else error.strerror or error
         add(level, str(path.relative_to(folder)), f"it, or what belongs to it, cannot be read to its end: {why}", 0, 0)
 

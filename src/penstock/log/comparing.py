@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from penstock.disk.files import Files, number_names
 from penstock.disk.segments import segment_name
-from penstock.errors import WireError
+from penstock.errors import StoreError, WireError
 from penstock.log.epochs import EpochFile, shared_end
 from penstock.message import ReceivedMessage
 from penstock.wire.ha import Epoch
@@ -52,6 +52,8 @@ class _Log:
 
 def _used(path: Path) -> int:
     """Behind the last byte of a segment that is not zero."""
+    if not path.is_file():  # opening a pipe would wait for a writer
+        raise StoreError(f"{path} is no file")
     size = path.stat().st_size
     with path.open("rb") as stream:
         while size > 0:

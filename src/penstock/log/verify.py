@@ -36,6 +36,7 @@ from penstock.wire.record import ENTRY, INDEX_ENTRY, INDEX_HEAD, decode_record
 
 _MAGIC = layout.MAGIC_V1.to_bytes(4)
 _FINDINGS_MAX = 1000
+_LATE_MAX = 100_000
 _LOOK_BYTES = 1 << 20
 
 
@@ -146,18 +147,21 @@ class _Verifier:
         self.report = Report(str(folder))
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.matched: dict[tuple[str, int], int] = {}
+        self.moving = marks.abort_text(self.folder) is not None  # a broker is at work there, or was killed
+        self.late: list[tuple[tuple[str, int], int, int, int]] = []  # records to be looked for again
 
     def run(self) -> Report:
         if not (self.folder / "commitlog").is_dir():
             raise StoreError(f"{self.folder} is no log store: it has no folder commitlog")
-        log_size, queue_size = self._sizes()
+        log_size, self.size = self._sizes()
         file = SegmentedFile(self.folder / "commitlog", log_size, self.files)
         for path in file.load():
             self.report.add("damage", self._name(path), "a segment of another size, or out of place")
         log = CommitLog(file, Checksums(self.folder / "checksums", log_size, self.files), bytes(8))
         try:
-            self._load_queues(queue_size)
+            self._load_queues()
             self._walk(log)
+            self._look_again()
             self._check_queues(log)
             self._check_index(log)
             self._check_small(log)
@@ -259,31 +263,43 @@ class _Verifier:
         record = decode_record(log.bytes_at(position, size), decompress=False)
         if record is None or record.sys_flag & layout.SYS_HALF:
             return
-        queue = self.queues.get((record.topic, record.queue_id))
-        where = f"consumequeue/{record.topic}/{record.queue_id}"
-        entry = queue.entry(record.queue_offset) if queue is not None else None
-        if entry is None or entry[:2] != (position, size):
-            report.add(
-                "derived", where, f"offset {record.queue_offset} does not lead to its record", position, position + size
-            )
-            return
-        self.matched[record.topic, record.queue_id] = self.matched.get((record.topic, record.queue_id), 0) + 1
+        self._match((record.topic, record.queue_id), record.queue_offset, position, size, again=self.moving)
+        if len(self.late) == _LATE_MAX:
+            self._look_again()
+
+    def _match(self, key: tuple[str, int], offset: int, position: int, size: int, *, again: bool) -> None:
+        """Whether its queue leads to this record; `again`: it is looked for once more when the queues were read anew."""
+        entry = self.queues[key].entry(offset) if key in self.queues else None
+        if entry is not None and entry[:2] == (position, size):
+            self.matched[key] = self.matched.get(key, 0) + 1
+        elif again:
+            self.late.append((key, offset, position, size))
+        else:
+            where, why = f"consumequeue/{key[0]}/{key[1]}", f"offset {offset} does not lead to its record"
+            self.report.add("derived", where, why, position, position + size)
+
+    def _look_again(self) -> None:
+        if self.late:
+            self._load_queues(again=True)
+        late, self.late = self.late, []
+        for found in late:
+            self._match(*found, again=False)
 
     # ---- what is derived
 
-    def _load_queues(self, queue_size: int) -> None:
+    def _load_queues(self, *, again: bool = False) -> None:
         base = self.folder / "consumequeue"
         for topic in self.files.names(base):
             for queue_id in self.files.names(base / topic):
                 if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
                     continue
-                queue = ConsumeQueue(base / topic / queue_id, topic.encode(), int(queue_id), queue_size, self.files)
+                queue = ConsumeQueue(base / topic / queue_id, topic.encode(), int(queue_id), self.size, self.files)
                 try:
                     odd = queue.load()
                 except StoreError as error:
                     self.report.add("derived", f"consumequeue/{topic}/{queue_id}", str(error))
                     continue
-                for path in odd:
+                for path in () if again else odd:
                     self.report.add("derived", self._name(path), "a file of another size, or out of place")
                 self.queues[topic, int(queue_id)] = queue
 
@@ -295,7 +311,8 @@ class _Verifier:
             for offset in range(queue.min_offset, queue.max_offset):
                 entry = queue.entry(offset)
                 if entry is not None and entry[1] != layout.FILLER_SIZE and entry[0] >= log.file.first:
-                    real += 1
+                    at = entry[0]  # behind the end that was found, what was stored meanwhile
+                    real += not (self.moving and at >= log.end and (at >= log.file.end or log.check(at) > 0))
             report.entries += real
             extra = real - self.matched.get((topic, queue_id), 0)
             damaged = any(finding.level == "damage" for finding in report.findings)
@@ -303,7 +320,6 @@ class _Verifier:
                 report.add("derived", f"consumequeue/{topic}/{queue_id}", f"{extra} entries lead to no record")
 
     def _check_index(self, log: CommitLog) -> None:
-        stopped = marks.abort_text(self.folder) is None
         for name in self.files.names(self.folder / "index"):
             path = self.folder / "index" / name
             if name == "lost+found":  # of a disk of its own
@@ -314,7 +330,7 @@ class _Verifier:
             if not is_index_name(name):  # another's, which a start leaves alone
                 continue
             try:
-                if stopped and (lost := _unlinked(path)):
+                if not self.moving and (lost := _unlinked(path)):
                     self.report.add("derived", self._name(path), f"{lost} slots do not lead to their newest entry")
                 self._check_entries(log, path)
             except OSError as error:
