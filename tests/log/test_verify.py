@@ -210,6 +210,7 @@ def test_what_a_broker_stores_meanwhile_is_no_fault(tmp_path: Path) -> None:
                 put(store, b"more", queue_id=n % 3)  # a third queue is new
             super()._walk(log)
             put(store, b"behind the end that was found")
+            work(store)
 
     report = Meanwhile(tmp_path / "s", lambda done, total: None).run()
     assert report.findings == []

@@ -199,7 +199,7 @@ class _Verifier:
         report.segments = len(file.segments)
         report.first, report.bytes = file.first, file.end - file.first
         checkpoint = marks.CheckpointFile(self.folder / "checkpoint", self.files)
-        known = checkpoint.load(marks.abort_text(self.folder))
+        self.known = known = checkpoint.load(marks.abort_text(self.folder))
         durable = known.durable if known is not None else -1
         log.sums.strict_from = durable if known is not None else file.end
         log.sums.fresh_from = durable
@@ -356,7 +356,7 @@ class _Verifier:
             report.add("note", "checksums", f"{report.unchecked} records have no checksum over the whole record")
         path = self.folder / "checkpoint"
         if path.is_file():
-            value = marks.CheckpointFile(path, self.files).load(marks.abort_text(self.folder))
+            value = self.known  # as it was before the log was read, which may grow
             if value is None:
                 report.add("note", "checkpoint", "holds no positions of ours: the next start reads the whole log")
             elif value.durable > log.end and log.file.segments:
