@@ -85,6 +85,8 @@ def test_a_page_that_cannot_be_read_ends_no_process_without_a_word(tmp_path: Pat
     _, log = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGBUS
     assert "Fatal Python error: Bus error" in log
+    assert "Segmentation fault" not in log
+    assert log.count("most recent call first") == 1  # of the others, who run on, nobody follows the frames
 
 
 @pytest.mark.parametrize("where", ["a full disk", "nowhere"])

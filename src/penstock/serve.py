@@ -221,10 +221,11 @@ def stop_event() -> asyncio.Event:
 
 def say_what_ends_us() -> None:
     """A page of a mapped file that cannot be read, for the disk is bad or somebody has cut the file short, ends the process with
-    SIGBUS: let it say so, and where, on the standard error. Nothing is lost by it that was acknowledged.
+    SIGBUS: let it say so, and where, on the standard error. Nothing is lost by it that was acknowledged. Where the other threads
+    are is not asked: they run on meanwhile, and who follows their frames may end by SIGSEGV before it comes to the one.
     """
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
-        faulthandler.enable(sys.__stderr__)
+        faulthandler.enable(sys.__stderr__, all_threads=False)
 
 
 def keep_freed_memory() -> None:
