@@ -11,6 +11,7 @@ from broker.queueside import Delivery, Quick, Reader, Side
 from disk.queue_parts import KeepingFiles
 from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.nsq.deferral import Deferral
+from penstock.broker.nsq.redrive import Wanted as WantedDead
 from penstock.clock import FakeClock
 from penstock.errors import DiskFull
 
@@ -528,4 +529,47 @@ def test_a_delay_is_not_shorter_than_was_asked_by_a_part_of_a_millisecond(tmp_pa
     side.turn()
     begin_ms = side.clock.now_ms()
     assert [due.due_ms - begin_ms for due in side.broker.schedule.entries()] == [101, 701]
+    side.close()
+
+
+class Stalled(FakeClock):
+    """The process is held up for 3 ms before each look at it."""
+
+    def monotonic_ns(self) -> int:
+        self.advance(3)
+        return super().monotonic_ns()
+
+
+WAYS = [(kind, way) for kind in ("queue", "log") for way in ("published", "given back", "moved")]
+
+
+@pytest.mark.parametrize(("kind", "way"), [*WAYS, ("queue", "dead letter")])
+def test_what_is_due_before_it_is_stored_comes(tmp_path: Path, kind: str, way: str) -> None:
+    """It was no entry of the schedule then: it was set aside as one without sense when its turn came."""
+    side = Side(tmp_path, clock=Stalled(), topic=({"name": "t", "kind": kind, "queues": 1},) if kind == "log" else ())
+    topic = side.queueing.topic(b"t")
+    channel = topic.channel(b"c")
+    if way in ("published", "moved"):
+        side.queueing.publish(topic, [b"one"], 1 if way == "published" else 60_000)
+    else:
+        side.queueing.publish(topic, [b"one"])
+        reader, found = read(side, b"c")
+        if way == "given back":
+            assert channel.requeue(reader, found[b"one"], 1, side.broker.mono_ms) == 0
+        else:
+            channel.reject(reader, found[b"one"])
+            side.turn()
+        channel.remove(reader)
+    if way == "moved":
+        side.turn()
+        ((row, *_), _) = Delayed(side.broker).page(Wanted(), None, 10)
+        Delayed(side.broker).move(int(str(row["id"])), 1)
+    if way == "dead letter":
+        found_rows = side.queueing.redrive.page(WantedDead(b"t.c.dead"))["rows"]
+        assert isinstance(found_rows, list)
+        assert len(found_rows) == 1
+    side.turn()
+    side.turn()
+    assert [message.body for message in all_that_comes(side, b"c")] == [b"one"]
+    assert not list(tmp_path.glob("lost+found/schedule-*"))
     side.close()
