@@ -209,7 +209,9 @@ class Sending:
             # It may have been sent after this turn's time was read, and by the sender's clock it must not come early.
             self.time.catch_up()
             self.store.catch_up(self.time.now_ms)
-            due_ms = self.due_ms(properties) or self.time.now_ms  # its moment may have come meanwhile: it waits all the same
+            due_ms = (
+                self.due_ms(properties) or self.time.now_ms
+            )  # its moment may have come meanwhile: it waits all the same
         queue = topic.queues[queue_id]
         if due_ms is not None:
             queue, properties = self.as_delayed(topic, queue_id, properties, due_ms)
