@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ import psutil
 import pytest
 
 from fronts.nsq_peer import NsqPeer, mpub, sized
-from fronts.raw_peer import RawPeer
+from fronts.raw_peer import RawPeer, sending
 from penstock.broker.nsq.table import Table
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.faults import FAULTS_IN_A_ROW_MAX, Faults
+from penstock.fronts.front import Front
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.net import READ_BYTES
 from penstock.testing import Broker
 from penstock.wire import remoting
@@ -348,6 +351,67 @@ def test_a_slave_flushes_while_its_masters_loop_does(tmp_path: Path) -> None:
         eventually(alone)
         assert files.late == 0
         files.slave = None
+
+
+class Ends(Front):
+    """Where the log ended at the end of each turn."""
+
+    name = "ends"
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.positions: list[int] = []
+
+    def end_turn(self, news: list[ConsumeQueue]) -> None:
+        self.positions.append(self.store.end_position)
+
+
+@contextlib.contextmanager
+def held(broker: Broker) -> Iterator[None]:
+    """Its loop does nothing meanwhile."""
+    begun, free = threading.Event(), threading.Event()
+
+    def hold(server: Any) -> None:
+        begun.set()
+        free.wait(60)
+
+    holder = threading.Thread(target=broker.call, args=(hold,))
+    holder.start()
+    try:
+        assert begun.wait(60)
+        yield
+    finally:
+        free.set()
+        holder.join(60)
+
+
+@pytest.mark.parametrize(("waits", "size", "turns"), [(True, 20_000, 2), (True, 9_000, 1), (False, 20_000, 1)])
+def test_a_slave_that_is_waited_for_begins_with_each_large_read(
+    tmp_path: Path, waits: bool, size: int, turns: int
+) -> None:
+    """Two senders' reads at one look of the loop are one turn, unless they are large and an answer waits for the slave."""
+    with (
+        Broker(tmp_path / "a", level="pair", ha_port=0, node="a") as master,
+        Broker(tmp_path / "b", level="pair", role="slave", node="b", ha_master=master.addresses["ha"]) as slave,
+        RawPeer(master.remoting) as one,
+        RawPeer(master.remoting) as other,
+        RawPeer(master.remoting) as before,
+    ):
+        for peer in (one, other, before):
+            eventually(lambda peer=peer: peer.send("logs", b"first").code == 0)  # type: ignore[misc]
+        ends = master.call(lambda server: Ends(server.broker.store))
+        master.call(lambda server: server.net.role.add_front(ends))
+        with held(slave):
+            if waits:
+                before.write(remoting.encode(sending("logs", b"waits")))
+                eventually(lambda: master.call(lambda server: server.net.role.copy_wanted))
+            with held(master):
+                begin = ends.store.end_position
+                for peer in (one, other):
+                    peer.write(remoting.encode(sending("logs", b"x" * size)))
+            eventually(lambda: max(ends.positions, default=0) > begin + 2 * size)
+        assert [peer.read().code for peer in (one, other)] == [0, 0]
+        assert len({position for position in ends.positions if position > begin}) == turns
 
 
 def test_a_flush_of_the_loops_own_that_fails_is_told() -> None:

@@ -47,6 +47,9 @@ log = logging.getLogger("penstock.net")
 READ_BYTES = 256 << 10
 LEFT_BYTES_MAX = 64 << 10  # more than this of an incomplete frame is not moved again: the frame gets its own buffer
 GROWTH = 7  # a large frame's buffer grows by so many times what has come of it, up to its end
+EARLY_BYTES = (
+    16 << 10
+)  # a read of this is a turn of its own while slaves are waited for: they begin, and the next read goes on
 SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
@@ -63,6 +66,8 @@ class Role(Protocol):
 
     @property
     def flush_wanted(self) -> bool: ...
+    @property
+    def copy_wanted(self) -> bool: ...
     def update_time(self) -> int: ...
     def end_turn(self) -> None: ...
     def take_jobs(self) -> Sequence[Job]: ...
@@ -203,6 +208,8 @@ class Connection:
             if total < self.session.need:
                 return
         self._feed(owner, total)
+        if size >= EARLY_BYTES and net.role.copy_wanted:
+            net.end_turn()
 
     def _feed(self, owner: bytearray, total: int) -> None:
         """Give the session what there is; keep what it has no use for yet."""
@@ -423,7 +430,7 @@ class Net:
         self.connections: set[Connection] = set()
         self.in_turn = False
         self.mono_ms = role.mono_ms  # of this turn
-        self._call_soon, self._last = self.loop.call_soon, self._end_turn  # what each turn asks for, bound once
+        self._call_soon, self._last = self.loop.call_soon, self.end_turn  # what each turn asks for, bound once
         self._update_time, self._end_role = role.update_time, role.end_turn
         self._take_jobs, self._next_due_ms = role.take_jobs, role.next_due_ms
         self._failing = role.faults.failing
@@ -511,7 +518,10 @@ class Net:
         if not self.in_turn:
             self.begin_turn()
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
+        """The last thing in a turn, behind what all connections have sent or behind one of them. One that has ended ends once."""
+        if not self.in_turn:
+            return
         role = self.role
         try:
             self._end_role()  # may make more connections dirty

@@ -172,6 +172,11 @@ class Process:
         """Whether answers wait for a flush that has not begun."""
         return self.broker is not None and (self._store.durability.wanted or self._flush.wanted)
 
+    @property
+    def copy_wanted(self) -> bool:
+        """Whether answers wait for slaves."""
+        return self.broker is not None and bool(self._copies.waiting.line)
+
     def take_jobs(self) -> Sequence[Job]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker

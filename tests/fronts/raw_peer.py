@@ -52,10 +52,8 @@ class RawPeer:
 
     def send(self, topic: str, body: bytes, properties: dict[str, str] | None = None, **fields: Any) -> RemotingCommand:
         """SEND_MESSAGE_V2."""
-        text = "\x02".join(f"{k}\x01{v}" for k, v in (properties or {}).items())
-        ext = {"a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": text}
         serialize = fields.pop("serialize", 0)
-        return self.ask(310, ext | fields, body, serialize=serialize)
+        return self.ask(310, send_fields(topic, properties) | fields, body, serialize=serialize)
 
     def pull(self, topic: str, queue_id: int, offset: int, **fields: Any) -> RemotingCommand:
         """PULL_MESSAGE of all tags, not to be held."""
@@ -82,6 +80,17 @@ class RawPeer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def send_fields(topic: str, properties: dict[str, str] | None = None) -> dict[str, Any]:
+    """Of SEND_MESSAGE_V2."""
+    text = "\x02".join(f"{k}\x01{v}" for k, v in (properties or {}).items())
+    return {"a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": text}
+
+
+def sending(topic: str, body: bytes, opaque: int = 1_000) -> RemotingCommand:
+    """The request that `RawPeer.send` makes."""
+    return RemotingCommand(310, {k: str(v) for k, v in send_fields(topic).items()}, body, opaque=opaque)
 
 
 def raw_frame(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
