@@ -47,9 +47,7 @@ log = logging.getLogger("penstock.net")
 READ_BYTES = 256 << 10
 LEFT_BYTES_MAX = 64 << 10  # more than this of an incomplete frame is not moved again: the frame gets its own buffer
 GROWTH = 7  # a large frame's buffer grows by so many times what has come of it, up to its end
-EARLY_BYTES = (
-    16 << 10
-)  # a read of this is a turn of its own while slaves are waited for: they begin, and the next read goes on
+EARLY_BYTES = 16 << 10  # a read of this is a turn of its own while slaves are waited for: they begin with it
 SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
