@@ -37,12 +37,20 @@ class Told:
     [
         (5, 0, GONE_MS, True),  # what was sent is sent again, and again
         (0, 3, GONE_MS, True),  # nothing was sent: it was asked
+        (0, 1, 3 * GONE_MS, False),  # a closed window, asked after just now: the answer is on its way
         (5, 0, GONE_MS - 1, False),
         (0, 0, 100 * GONE_MS, False),  # a closed window: its system says so when it is asked, ever less often
     ],
 )
 def test_who_is_gone(repeats: int, probes: int, silent_ms: int, expected: bool) -> None:
     assert is_gone(Told(repeats, probes, silent_ms)) is expected
+
+
+@pytest.mark.parametrize("system", ["freebsd14", "darwin", "win32"])
+def test_only_linux_is_asked(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    """FreeBSD has a TCP_INFO, too: other numbers stand where Linux' are."""
+    monkeypatch.setattr("sys.platform", system)
+    assert not is_gone(Told(5, 5, 3 * GONE_MS))
 
 
 def test_who_is_there() -> None:

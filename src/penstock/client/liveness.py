@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from struct import Struct
 from typing import Protocol
@@ -20,6 +21,7 @@ CONNECT_S = 3.0  # RocketMQ's, too: a machine that is gone answers no attempt; a
 GONE = "its machine acknowledges nothing"
 
 _OPTIONS = {"TCP_KEEPIDLE": QUIET_S, "TCP_KEEPINTVL": PROBE_S}  # names: not every system has them
+_PROBES_MIN = 2  # one may be under way: a peer that takes nothing is asked ever less often, and need not have answered yet
 _INFO = Struct("@2x B B 52x I")  # Linux' tcp_info: retransmissions and probes without an answer, ms since the last ACK
 
 
@@ -40,11 +42,13 @@ def keep_asking(connection: Options) -> None:
 
 
 def is_gone(connection: Options) -> bool:
-    """Whether the peer's system has acknowledged nothing for GONE_MS of what it was sent, or asked."""
-    if not hasattr(socket, "TCP_INFO"):
+    """Whether the peer's system has acknowledged nothing for GONE_MS of what it was sent, or asked. Known on Linux alone: others
+    have a TCP_INFO, too, and put other things in it.
+    """
+    if sys.platform != "linux":
         return False
     repeats, probes, silent_ms = _INFO.unpack(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
-    return bool(repeats or probes) and silent_ms >= GONE_MS
+    return bool(silent_ms >= GONE_MS and (repeats or probes >= _PROBES_MIN))
 
 
 class Watch:
