@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 from client.aio.test_producer import read_all
+from client.steps import idle_time, peer
 from penstock.aio import Producer
 from penstock.client.aio import lanes
 from penstock.client.aio.cluster import Cluster as ClientCluster
 from penstock.client.aio.lanes import Lanes
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.errors import BrokerRefused, BufferFull, Closed, PenstockError, TimedOut
+from penstock.errors import BrokerRefused, BufferFull, Closed, ConnectionLost, PenstockError, TimedOut
 from penstock.message import Message
 from penstock.wire.codes import RequestCode
-from penstock.wire.remoting import RemotingCommand
+from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand, encode
 
 Fresh = Callable[[str], str]
 SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -363,3 +365,54 @@ async def test_what_goes_alone_does_not_linger(registry: str, fresh: Fresh) -> N
         receipt = await producer.send(Message(topic, b"in time"), queue=queue, timeout_s=60)
         assert receipt.queue_offset == 0
         assert not before.done()
+
+
+class Losing:
+    """A registry and broker. The first send is answered when `first` is set; of those after it the answer is lost, with the
+    connection, as long as it is `losing`.
+    """
+
+    def __init__(self) -> None:
+        self.stored: list[RemotingCommand] = []
+        self.first = asyncio.Event()
+        self.losing = True
+
+    async def answer(self, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        reply = command.reply()
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            host, port = writer.get_extra_info("sockname")
+            queue = {"brokerName": "a", "perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+            broker = {"brokerAddrs": {"0": f"{host}:{port}"}, "brokerName": "a", "cluster": "C"}
+            reply = command.reply(body=dumps({"brokerDatas": [broker], "queueDatas": [queue], "filterServerTable": {}}))
+        elif command.code in (SINGLE, BATCH):
+            self.stored.append(command)
+            if len(self.stored) == 1:
+                await self.first.wait()
+            elif self.losing:
+                writer.close()
+                return
+            reply = command.reply(0, {"queueId": "0", "queueOffset": "1", "msgId": f"{1:032X}"})
+        if not command.oneway:
+            writer.write(encode(reply))
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_batch_whose_answer_is_lost_comes_not_again_message_by_message(idempotent: bool) -> None:
+    """The first of it has no time left, the second has: a message of its own, or under a number of its own, would be there twice."""
+    made = Losing()
+    async with peer(made.answer) as address:
+        async with Producer(address, idempotent=idempotent, retries=0, send_timeout_s=10) as producer:
+            await producer.queues("T")
+            with idle_time():
+                sends = [asyncio.create_task(producer.send(Message("T", b"0", sharding_key="k")))]
+                for body in (b"1", b"2"):
+                    await asyncio.sleep(2)
+                    sends.append(asyncio.create_task(producer.send(Message("T", body, sharding_key="k"))))
+                await asyncio.sleep(0.1)
+                made.first.set()
+                await asyncio.wait(sends[1:2])
+                made.losing = False
+                receipts = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(one) for one in receipts] == [SendReceipt, ConnectionLost, ConnectionLost]
+    assert [command.code for command in made.stored] == [SINGLE] + [BATCH] * (len(made.stored) - 1)
+    assert len({command.body for command in made.stored[1:]}) == 1

@@ -156,7 +156,7 @@ class Attempts:
             await self._refresh(message.topic, deadline)
             return await self._send_once(sent, deadline, queue, selector)
         avoid = sent.avoid
-        attempt, unsure = 0, sent.unsure
+        attempt = 0
         forbidden: set[str] = set()  # brokers where nobody may write to the topic
         while True:
             to: MessageQueue | None = None
@@ -178,15 +178,16 @@ class Attempts:
                         self._short.discard(to.broker)
                     return receipt
                 self._tell_short(to, message, receipt)
-                unsure += 1
-                if not self.settings.retry_unsure or unsure > self.settings.retries:
+                sent.lost()
+                if not self.settings.retry_unsure or sent.unsure > self.settings.retries:
                     return receipt
             except (ConnectionLost, BrokerRefused, NoRoute) as error:
                 refused = isinstance(error, BrokerRefused) and not is_tried_again(error, any_queue=queue is None)
                 # What was certainly not stored is tried again until the time is over, the rest `retries` times.
-                unsure += isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
+                if isinstance(error, ConnectionLost) and not isinstance(error, NotConnected):
+                    sent.lost()
                 pause = min(BUSY_WAIT_S * 2**attempt, BUSY_WAIT_MAX_S)
-                if refused or unsure > self.settings.retries or loop.time() + pause >= deadline:
+                if refused or sent.unsure > self.settings.retries or loop.time() + pause >= deadline:
                     raise
                 log.info("send to %s, attempt %d: %s", to or message.topic, attempt + 1, error)
                 self.choosing.forget_guess(message.topic)
@@ -203,6 +204,12 @@ class Attempts:
             attempt += 1
             if to is not None:
                 avoid = to.broker
+
+    def may_go_again(self, sent: Outgoing) -> bool:
+        """Whether what a send that has failed held may be sent as something else: not what is perhaps stored and has a number, nor
+        what was tried as often as is allowed.
+        """
+        return not sent.unsure or (not self.settings.idempotent and sent.unsure <= self.settings.retries)
 
     def _tell_short(self, to: MessageQueue, message: Message, receipt: SendReceipt) -> None:
         """A warning once until the broker does what the level asks for: there may be many such sends a second."""
@@ -242,6 +249,8 @@ class Attempts:
                     if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
                         return receipt
                 except (ConnectionLost, TimedOut, BrokerRefused, NoRoute) as error:
+                    if isinstance(error, (ConnectionLost, TimedOut)) and not isinstance(error, NotConnected):
+                        sent.lost()
                     refused = isinstance(error, BrokerRefused) and (
                         not is_tried_again(error) or error.code == ResponseCode.NO_PERMISSION
                     )

@@ -270,7 +270,9 @@ class Lanes:
             settle(send, receipt)
 
     async def _many(self, lane: Lane, sends: list[Waiting]) -> None:
-        """One batch. What is refused as a batch goes message by message, so that each gets an answer of its own."""
+        """One batch. What is refused as a batch, or has lost its queue, goes message by message, so that each gets an answer of its
+        own; not what may be stored.
+        """
         sends = still_waited_for(sends)
         if not sends:
             return
@@ -290,7 +292,7 @@ class Lanes:
         else:
             settle_all(sends, receipt)
             return
-        if not apart:
+        if not apart or not self._attempts.may_go_again(outgoing):
             _fail_all(sends, failed)
             return
         for send in sends:
