@@ -12,7 +12,7 @@ cdef class Turn:
 @cython.final
 cdef class Topic:
     cdef readonly object route
-    cdef readonly list queues
+    cdef readonly list queues, lately
     cdef readonly dict addresses
     cdef readonly Turn turn
 

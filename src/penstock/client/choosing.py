@@ -39,11 +39,14 @@ class Turn:
 
 
 class Topic:
-    """What is known of a topic that was sent to: the queues of a route, and whose turn it is."""
+    """What is known of a topic that was sent to: the queues of a route, and whose turn it is. `lately`: those of the last route
+    that had any.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self.route: Route | None = None
         self.queues: list[MessageQueue] = []
+        self.lately: list[MessageQueue] | None = None
         self.addresses: dict[str, str | None] = {}  # where brokers take its messages, by their names
         self.turn = turn
 
@@ -52,6 +55,7 @@ class Topic:
         queues = route.publish_queues()
         self.addresses = {queue.broker: route.publish_address(queue.broker) for queue in queues}
         self.queues = queues
+        self.lately = queues or self.lately
         self.route = route
 
 
@@ -80,11 +84,15 @@ class Choosing:
         return self._routes.get(topic)
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
-        """The queues that can be sent to, where they are known."""
+        """The queues that can be sent to, or that could, where there are none just now; None before they are known.
+
+        So a message goes behind those of its queue that wait already, however often the name servers are asked meanwhile.
+        """
+        route = self.route(topic)
+        if route is not None:
+            self.queues_of(route)
         known = self._topics.get(topic)
-        return (
-            known.queues if known is not None and known.route is not None and known.route is self.route(topic) else None
-        )
+        return None if known is None else known.lately
 
     def queues_of(self, route: Route) -> list[MessageQueue]:
         """The queues of its topic's route that can be sent to; from now on they are known."""

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -368,13 +369,13 @@ async def test_what_goes_alone_does_not_linger(registry: str, fresh: Fresh) -> N
 
 
 class Losing:
-    """A registry and broker. The first send is answered when `first` is set; of those after it the answer is lost, with the
+    """A registry and broker. The first send is answered by `answer_first`; of those after it the answer is lost, with the
     connection, as long as it is `losing`.
     """
 
     def __init__(self) -> None:
         self.stored: list[RemotingCommand] = []
-        self.first = asyncio.Event()
+        self.answer_first: Callable[[], object] = list
         self.losing = True
 
     async def answer(self, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
@@ -386,33 +387,62 @@ class Losing:
             reply = command.reply(body=dumps({"brokerDatas": [broker], "queueDatas": [queue], "filterServerTable": {}}))
         elif command.code in (SINGLE, BATCH):
             self.stored.append(command)
+            reply = command.reply(0, {"queueId": "0", "queueOffset": "1", "msgId": f"{1:032X}"})
             if len(self.stored) == 1:
-                await self.first.wait()
-            elif self.losing:
+                self.answer_first = partial(writer.write, encode(reply))
+                return
+            if self.losing:
                 writer.close()
                 return
-            reply = command.reply(0, {"queueId": "0", "queueOffset": "1", "msgId": f"{1:032X}"})
         if not command.oneway:
             writer.write(encode(reply))
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_a_batch_whose_answer_is_lost_comes_not_again_message_by_message(idempotent: bool) -> None:
-    """The first of it has no time left, the second has: a message of its own, or under a number of its own, would be there twice."""
+    """The first of it has no time left, the second has: by itself, or under a number of its own, it would be there twice."""
     made = Losing()
-    async with peer(made.answer) as address:
-        async with Producer(address, idempotent=idempotent, retries=0, send_timeout_s=10) as producer:
-            await producer.queues("T")
-            with idle_time():
-                sends = [asyncio.create_task(producer.send(Message("T", b"0", sharding_key="k")))]
-                for body in (b"1", b"2"):
-                    await asyncio.sleep(2)
-                    sends.append(asyncio.create_task(producer.send(Message("T", body, sharding_key="k"))))
-                await asyncio.sleep(0.1)
-                made.first.set()
-                await asyncio.wait(sends[1:2])
-                made.losing = False
-                receipts = await asyncio.gather(*sends, return_exceptions=True)
+    async with (
+        peer(made.answer) as address,
+        Producer(address, idempotent=idempotent, retries=0, send_timeout_s=10) as producer,
+    ):
+        await producer.queues("T")
+        with idle_time():
+            sends = [asyncio.create_task(producer.send(Message("T", b"0", sharding_key="k")))]
+            for body in (b"1", b"2"):
+                await asyncio.sleep(2)
+                sends.append(asyncio.create_task(producer.send(Message("T", body, sharding_key="k"))))
+            await asyncio.sleep(0.1)
+            made.answer_first()
+            await asyncio.wait(sends[1:2])
+            made.losing = False
+            receipts = await asyncio.gather(*sends, return_exceptions=True)
     assert [type(one) for one in receipts] == [SendReceipt, ConnectionLost, ConnectionLost]
     assert [command.code for command in made.stored] == [SINGLE] + [BATCH] * (len(made.stored) - 1)
     assert len({command.body for command in made.stored[1:]}) == 1
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_route_that_is_asked_for_anew_lets_nobody_overtake(away: bool) -> None:
+    """One send is under way, another waits behind it, and the topic has a new route, or none: the next goes behind both."""
+    made = Losing()
+    made.losing = False
+    async with peer(made.answer) as address, Producer(address, send_timeout_s=60) as producer:
+        await producer.queues("T")
+        with idle_time():
+            sends = [
+                asyncio.create_task(producer.send(Message("T", body, sharding_key="k"))) for body in (b"one", b"two")
+            ]
+            await asyncio.sleep(0.1)
+            assert len(made.stored) == 1
+            if away:
+                producer.attempts.cluster.routes.pop("T")
+            else:
+                await producer.attempts.cluster.refresh("T")
+            sends.append(asyncio.create_task(producer.send(Message("T", b"three", sharding_key="k"))))
+            await asyncio.sleep(0.1)
+            assert len(made.stored) == 1
+            made.answer_first()
+            await asyncio.gather(*sends)
+    assert [command.code for command in made.stored] == [SINGLE, BATCH]
+    assert made.stored[1].body.index(b"two") < made.stored[1].body.index(b"three")

@@ -206,8 +206,8 @@ class Attempts:
                 avoid = to.broker
 
     def may_go_again(self, sent: Outgoing) -> bool:
-        """Whether what a send that has failed held may be sent as something else: not what is perhaps stored and has a number, nor
-        what was tried as often as is allowed.
+        """Whether what a send that has failed held may be sent as something else: not what is perhaps stored and has a number,
+        nor what was tried as often as is allowed.
         """
         return not sent.unsure or (not self.settings.idempotent and sent.unsure <= self.settings.retries)
 

@@ -270,8 +270,8 @@ class Lanes:
             settle(send, receipt)
 
     async def _many(self, lane: Lane, sends: list[Waiting]) -> None:
-        """One batch. What is refused as a batch, or has lost its queue, goes message by message, so that each gets an answer of its
-        own; not what may be stored.
+        """One batch. What is refused as a batch, or has lost its queue, goes message by message, so that each gets an answer of
+        its own; not what may be stored.
         """
         sends = still_waited_for(sends)
         if not sends:
