@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from client.aio.test_producer import read_all
-from client.steps import idle_time, peer
+from client.steps import ARRIVES_S, idle_time, peer
 from penstock.aio import Producer
 from penstock.client.aio import lanes
 from penstock.client.aio.cluster import Cluster as ClientCluster
@@ -26,6 +26,7 @@ from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand, encode
 
 Fresh = Callable[[str], str]
+SOME_S = 2  # of idle time
 SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 
 
@@ -410,9 +411,9 @@ async def test_a_batch_whose_answer_is_lost_comes_not_again_message_by_message(i
         with idle_time():
             sends = [asyncio.create_task(producer.send(Message("T", b"0", sharding_key="k")))]
             for body in (b"1", b"2"):
-                await asyncio.sleep(2)
+                await asyncio.sleep(SOME_S)
                 sends.append(asyncio.create_task(producer.send(Message("T", body, sharding_key="k"))))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(ARRIVES_S)
             made.answer_first()
             await asyncio.wait(sends[1:2])
             made.losing = False
@@ -433,14 +434,14 @@ async def test_a_route_that_is_asked_for_anew_lets_nobody_overtake(away: bool) -
             sends = [
                 asyncio.create_task(producer.send(Message("T", body, sharding_key="k"))) for body in (b"one", b"two")
             ]
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(ARRIVES_S)
             assert len(made.stored) == 1
             if away:
                 producer.attempts.cluster.routes.pop("T")
             else:
                 await producer.attempts.cluster.refresh("T")
             sends.append(asyncio.create_task(producer.send(Message("T", b"three", sharding_key="k"))))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(ARRIVES_S)
             assert len(made.stored) == 1
             made.answer_first()
             await asyncio.gather(*sends)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from client.steps import mute
-from penstock.aio import Producer
+from penstock.aio import Admin, Producer
 from penstock.client.aio.pull import PullConsumer
 from penstock.client.routes import MessageQueue
 from penstock.errors import Closed, ConnectionLost, NoRoute, TimedOut
@@ -191,6 +192,40 @@ async def test_a_lost_broker_is_told_to_who_waits_shorter_than_a_pull_takes_to_f
     await consumer.close()
     gc.collect()
     assert noise == []
+
+
+async def test_while_a_broker_is_away_the_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.client")
+    with Broker(broker_name="here") as here:
+        with Broker(broker_name="away", registry=here.registry, registry_port=-1):
+            async with Admin(here.registry) as admin:
+                while len((await admin.cluster_info()).brokers) < 2:
+                    await asyncio.sleep(0.01)
+                await admin.create_topic("T", queue_count=1)
+            consumer = PullConsumer(here.registry)
+            await consumer.start()
+            while len(await consumer.queues("T")) < 2:
+                await asyncio.sleep(0.01)
+            first, second = sorted(await consumer.assign("T", start="first"))
+            assert (first.broker, second.broker) == ("away", "here")
+        async with Producer(here.registry) as producer:
+            for n in range(3):
+                await producer.send(Message("T", b"%d" % n), queue=second)
+                found: list[bytes] = []
+                while not found:  # first it is tried at both, and nothing is there
+                    got = await consumer.getmany(timeout_s=0.2)
+                    found = [message.body for message in got.get(second, [])]
+                assert found == [b"%d" % n]
+            assert await consumer.getmany(timeout_s=1.5) == {}
+        consumer.pause(second)
+        with pytest.raises((ConnectionLost, NoRoute)):  # now there is no other
+            for _ in range(100):
+                await consumer.getmany(timeout_s=1.0)
+        assert consumer.position(first) == 0
+        consumer.resume(second)
+        await consumer.close()
+    said = [record for record in caplog.records if record.message.startswith("broker away is away")]
+    assert [record.levelno for record in said] == [logging.WARNING]
 
 
 async def test_a_time_to_wait_is_a_number(registry: str, fresh: Fresh) -> None:

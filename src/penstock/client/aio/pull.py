@@ -18,7 +18,7 @@ from penstock.client.received import cut_records
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription, check_group, selection, start_ms
 from penstock.clock import Clock
-from penstock.errors import NOT_OPEN, ClientError, Closed, WireError
+from penstock.errors import NOT_OPEN, ClientError, Closed, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.message import ReceivedMessage
 from penstock.security import Security
 from penstock.wire.codes import MASTER_ID, ResponseCode
@@ -44,6 +44,7 @@ class _Position:
         self.ready: list[ReceivedMessage] = []
         self.pull: asyncio.Task[None] | None = None
         self.failure: Exception | None = None  # of the last pull, until somebody is told
+        self.fails = False  # the last pull has failed, told or not
         self.paused = False
         self.broker_id = MASTER_ID  # which member of the broker is asked
 
@@ -67,6 +68,7 @@ class _Position:
         self.broker_id = broker_id
         self.ready += messages
         self.offset = next_offset
+        self.fails = False
 
     def ask_master(self) -> None:
         """What was suggested last does not answer."""
@@ -75,6 +77,7 @@ class _Position:
     def fail(self, error: Exception) -> None:
         """A pull has failed."""
         self.failure = error
+        self.fails = True
 
     def take_failure(self) -> Exception | None:
         """Why the last pull has failed, told once."""
@@ -100,6 +103,7 @@ class _Position:
             self.pull = None
         self.ready.clear()
         self.failure = None
+        self.fails = False
         self.offset = offset
 
 
@@ -281,9 +285,10 @@ class PullConsumer:
     ) -> dict[MessageQueue, list[ReceivedMessage]]:
         """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first.
 
-        Empty when the time is over. A queue's error (a lost broker, say) is raised when nothing else is there. Closed before
-        the start, and after `close`. ValueError for a time that is no number, and for fewer
-        messages than one.
+        Empty when the time is over. While a broker is away, the queues of the others are read on; ConnectionLost, or what else it
+        may be, only when none of the queues can be read: positions stay, and the next call tries again. A refusal that trying
+        again does not help is raised when nothing else is there. Closed before the start, and after `close`. ValueError for a
+        time that is no number, and for fewer messages than one.
         """
         if math.isnan(timeout_s):  # no time would be over
             raise ValueError(f"timeout_s is a number of seconds, not {timeout_s}")
@@ -308,10 +313,14 @@ class PullConsumer:
             await asyncio.wait(pulls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
     def _tell_failure(self) -> None:
-        """Raise what a pull has failed with, be it one that an earlier call began."""
-        told = [position.take_failure() for position in self._positions.values() if not position.paused]
+        """Raise what a pull has failed with, be it one that an earlier call began; not that a broker is away, while another is
+        not.
+        """
+        read = [position for position in self._positions.values() if not position.paused]
+        alone = all(position.fails for position in read)
+        told = [position.take_failure() for position in read]
         for failure in told:
-            if failure is not None:
+            if failure is not None and (alone or not _is_away(failure)):
                 raise failure
 
     def _take(self, max_count: int) -> dict[MessageQueue, list[ReceivedMessage]]:
@@ -330,6 +339,10 @@ class PullConsumer:
             await self._pull_once(queue, position, left_s)
         except Exception as error:
             position.fail(error)
+            if _is_away(error):
+                self._cluster.outages.failed(f"broker {queue.broker}", f"group {self.group} pulls {queue}", error)
+        else:
+            self._cluster.outages.answered(f"broker {queue.broker}")
 
     async def _pull_once(self, queue: MessageQueue, position: _Position, left_s: float) -> None:
         request = requests.Pull(
@@ -359,3 +372,8 @@ class PullConsumer:
             await asyncio.sleep(min(left_s, 0.02))  # held for its time, or a broker that does not hold
         suggested = "suggestWhichBrokerId" in answer.ext
         position.pulled(found, next_offset, number(answer, "suggestWhichBrokerId") if suggested else MASTER_ID)
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether it is an outage, which ends by itself."""
+    return isinstance(error, (ConnectionLost, NoRoute, TimedOut))
