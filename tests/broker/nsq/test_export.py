@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from penstock.broker.nsq.export import Exported, QueueWriter, export, unnameable
 from penstock.broker.nsq.looking import Seen
 from penstock.disk import nsqdata, queuefiles
 from penstock.disk.files import Files
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, DiskFull
 from penstock.testing import Broker
 
 
@@ -132,3 +133,80 @@ def test_our_own_broker_takes_it(side: Side, tmp_path: Path) -> None:
     assert found["q-os", "one"] == (9, False)
     assert found["q-memory", "two"] == (9, True)
     assert found["logged", "c"] == (6, False)
+
+
+class Failing(Files):
+    """Does so many changes, and then none."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+        self.held: set[int] = set()
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise DiskFull("no space left on the device")
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        if create:
+            self._count()
+        fd = super().open(path, create=create, writable=writable)
+        self.held.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.held.discard(fd)
+        super().close(fd)
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        self._count()
+        super().write(fd, at, data)
+
+    def datasync(self, fd: int) -> None:
+        self._count()
+        super().datasync(fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._count()
+        super().rename(old, new)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._count()
+        super().sync_folder(folder)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_is_not_finished_is_not_left_behind(side: Side, tmp_path: Path, there: bool) -> None:
+    fill(side)
+    folder, count = tmp_path / "nsqd", 0
+    whole = len(list(export(side.broker, Files(), tmp_path / "whole")))
+    while True:
+        if there:
+            folder.mkdir()
+        files = Failing(count)
+        try:
+            assert len(list(export(side.broker, files, folder))) == whole
+        except DiskFull:
+            assert folder.exists() is there
+            assert not files.held
+            if there:
+                folder.rmdir()  # it is empty
+            count += 1
+            continue
+        break
+    assert count > 20
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        path.name for path in (tmp_path / "whole").iterdir()
+    )
+
+
+def test_an_export_that_was_killed_is_refused(side: Side, tmp_path: Path) -> None:
+    fill(side)
+    steps = export(side.broker, Files(), tmp_path / "nsqd")
+    next(steps)
+    shutil.copytree(tmp_path / "nsqd", tmp_path / "killed")
+    with pytest.raises(ConfigError, match="did not come to its end"):
+        list(export(side.broker, Files(), tmp_path / "killed"))
+    steps.close()  # type: ignore[attr-defined]
+    assert not (tmp_path / "nsqd").exists()

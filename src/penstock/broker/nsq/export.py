@@ -6,6 +6,7 @@ Ephemeral topics and channels are left out, as nsqd leaves them out.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from penstock.disk import queuefiles
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import Paths
 from penstock.disk.tables import replace
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StoreError
 from penstock.wire import record
 from penstock.wire.names import NSQ_NAME, NSQ_NAME_BYTES_MAX, NSQD_VERSION
 
@@ -32,6 +33,7 @@ WRITE_BYTES = 1 << 20
 ATTEMPTS_MAX = 0xFFFF
 ID_CHARS = 16
 NS_A_MS = 1_000_000
+UNFINISHED = "export.unfinished"  # lies in the folder until all of it is there
 
 
 class Exported(NamedTuple):
@@ -83,6 +85,12 @@ class QueueWriter:
             self._files.close(self._fd)
             self._fd = -1
 
+    def leave(self) -> None:
+        """Whatever has happened, its file is not held open."""
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
     def close(self) -> None:
         """Flush it, and write its meta file. Nothing is written of an empty queue."""
         if self._parts:
@@ -94,11 +102,41 @@ class QueueWriter:
 
 def export(broker: Broker, files: Files, folder: Path, *, logs: bool = False) -> Iterator[Exported]:
     """Write the folder, a queue at a time; `nsqd.dat` comes last. `logs`: log topics without channels, too, with all they
-    hold, where nsqd takes the name (`unnameable` are the others). ConfigError when something lies there.
+    hold, where nsqd takes the name (`unnameable` are the others). ConfigError when something lies there. Whatever else ends it
+    leaves nothing behind; a process that is killed leaves a folder that says so, and is refused.
     """
-    if folder.exists() and any(folder.iterdir()):
+    mark = folder / UNFINISHED
+    if mark.exists():
+        raise ConfigError(
+            f"{folder} holds an export that did not come to its end: messages are missing in it",
+            "Remove the folder and export again, or name another one.",
+        )
+    made = not folder.exists()
+    if not made and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty", "Name a folder that is not there yet.")
-    files.make_folder(folder)
+    try:
+        files.make_folder(folder)
+        files.close(files.open(mark, create=True))
+        files.sync_folder(folder)
+        yield from _export(broker, files, folder, logs)
+        files.unlink(mark)
+        files.sync_folder(folder)
+    except BaseException:
+        _clear(files, folder)
+        if made:
+            files.remove_folder(folder)
+        raise
+
+
+def _clear(files: Files, folder: Path) -> None:
+    """Remove what was written there."""
+    for name in files.names(folder):
+        if name == UNFINISHED or name.startswith("nsqd.dat") or ".diskqueue." in name:
+            with contextlib.suppress(StoreError):
+                files.unlink(folder / name)
+
+
+def _export(broker: Broker, files: Files, folder: Path, logs: bool) -> Iterator[Exported]:
     table = []
     topics = {topic.name: topic for topic in broker.queueing.all()}
     waiting = _scheduled(broker, topics)
@@ -151,13 +189,17 @@ def _nameable(name: bytes) -> bool:
 
 def _write(files: Files, folder: Path, topic: str, queues: list[tuple[str, Iterable[Seen]]]) -> Iterator[Exported]:
     writers: dict[str, QueueWriter] = {}
-    for channel, messages in queues:
-        name = f"{topic}:{channel}" if channel else topic
-        writer = writers.setdefault(channel, QueueWriter(files, folder, name))
-        for seen in messages:
-            writer.put(seen)
+    with contextlib.ExitStack() as stack:
+        for channel, messages in queues:
+            name = f"{topic}:{channel}" if channel else topic
+            if channel not in writers:
+                writers[channel] = QueueWriter(files, folder, name)
+                stack.callback(writers[channel].leave)
+            for seen in messages:
+                writers[channel].put(seen)
+        for writer in writers.values():
+            writer.close()
     for channel, writer in writers.items():
-        writer.close()
         if writer.count or channel:
             yield Exported(topic, channel, writer.count, writer.largest)
 
