@@ -79,6 +79,20 @@ def test_a_batch_is_all_that_is_durable_at_load(log: Log) -> None:
     assert read(loaded.reader(TWO)) == [(0, list(range(7))), (1, [0, 1, 2, 3])]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("endingOffsets", "latest"),
+        ("endingOffsets", '{"t": {"0": 3}}'),
+        ("endingTimestamp", "1"),
+        ("endingOffsetsByTimestamp", '{"t": {"0": 3}}'),
+    ],
+)
+def test_a_stream_has_no_end(log: Log, option: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is for batch reads: a stream does not end"):
+        new_stream(**{option: value})
+
+
 def test_a_batch_reads_queues_that_were_added_a_moment_ago(log: Log) -> None:
     log.keeps_routes = True
     assert len(read(reader())) == 2

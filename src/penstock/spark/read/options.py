@@ -270,6 +270,16 @@ def _check(options: SourceOptions, seen: dict[str, str]) -> None:
         raise ConfigError("columns excludes includeHeaders and includeMetadata", "name all columns in columns")
 
 
+def demand_no_end(options: SourceOptions) -> None:
+    """ConfigError when a stream is told where to end."""
+    for option in OPTIONS:
+        if option.name.startswith("ending") and getattr(options, option.field) is not None:
+            raise ConfigError(
+                f"{option.name} is for batch reads: a stream does not end",
+                "trigger(availableNow=True) ends with what is stored when it begins; spark.read reads up to an offset",
+            )
+
+
 # -- values
 
 

@@ -48,7 +48,7 @@ from penstock.errors import ClientError, Corrupt, PenstockError
 from penstock.security import Security
 from penstock.spark import schema
 from penstock.spark.read import planning, samelog
-from penstock.spark.read.options import SourceOptions, parse
+from penstock.spark.read.options import SourceOptions, demand_no_end, parse
 from penstock.spark.read.patience import FOUND, NONE_MATCHED, asked, fetch, patiently
 from penstock.spark.read.planning import Offsets, Range
 from penstock.spark.tools.plainly import all_plainly
@@ -98,7 +98,8 @@ class Source:
         return (FilteringReader if takes_filters(self.options.pushdown) else Reader)(self.options, wanted, loaded)
 
     def stream_reader(self, wanted: StructType) -> StreamReader:
-        """A stream reader."""
+        """A stream reader. ConfigError when it is told where to end."""
+        demand_no_end(self.options)
         schema.check(wanted)
         return StreamReader(self.options, wanted)
 
