@@ -126,11 +126,11 @@ def test_a_batch_that_was_planned_behind_its_publish_is_no_repetition(tmp_path: 
 
 
 def test_a_run_of_an_older_checkpoint_does_not_end_the_one_that_goes_on(broker: Broker, client: StageClient) -> None:
-    """It is told so before it is noted, of a batch behind the newest one also where that is planned as it was."""
+    """It is told so before it is noted, of a batch behind the newest one also where nobody says when that was planned."""
     for batch in (0, 1):
         client.publish(RUN, batch, [stage(client, RUN, batch, rows("one", 5))], 1_000 + batch)
     assert client.publish(RUN, 0, []).already
-    for number, (batch, planned) in enumerate(((1, 2_000), (0, 2_000), (0, 1_000))):
+    for number, (batch, planned) in enumerate(((1, 2_000), (0, 2_000), (0, 1_000), (0, None))):
         older = SinkRun("sink", "query", f"older-{number}")
         assert stage(client, older, batch, rows("other", 5)).brokers == ()  # as one that asked before
         with pytest.raises(PlannedAnew, match="older than what it has written, up to batch 1"):

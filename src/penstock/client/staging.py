@@ -87,12 +87,14 @@ class Sealed:
 @dataclass(frozen=True)
 class Known:
     """What a broker knows of a sink: the batch published last, -1 for none; the broker that decides, empty before the
-    first batch; the layout of the batches so far; when the batch published last was planned, if it was said."""
+    first batch; the layout of the batches so far; when the batch published last was planned, if it was said; the run that
+    writes to it, which older brokers do not tell."""
 
     batch: int
     coordinator: str
     layout: dict[str, list[str]]
     planned: int | None = None
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -280,8 +282,9 @@ class StageClient(LogReader):
             raise _others_came(run, newest.coordinator, coordinator)
         if newest is not None and newest.batch >= batch:
             _demand_planned_before(run, batch, planned_ms, newest)
-            # A query that starts again repeats its newest batch at most. Who does not say when it was planned is believed.
-            if newest.batch > batch and planned_ms is not None and newest.planned is not None:
+            # A query that starts again repeats its newest batch at most; a task of the run that goes on may come late.
+            new = newest.run not in ("", run.run)
+            if newest.batch > batch and (new or (planned_ms is not None and newest.planned is not None)):
                 raise _older(run, f"batch {batch} of sink {run.sink} is published, and newer ones are", newest.batch)
         for about in sorted(untold):
             try:
@@ -390,7 +393,10 @@ def _layout(parts: Iterable[Sealed]) -> dict[str, set[str]]:
 
 def _known(answer: RemotingCommand) -> Known:
     told = json.loads(answer.body or b"{}")
-    return Known(int(answer.ext["batch"]), answer.ext["coordinator"], told.get("layout") or {}, told.get("planned"))
+    return Known(
+        int(answer.ext["batch"]), answer.ext["coordinator"], told.get("layout") or {}, told.get("planned"),
+        told.get("run", ""),
+    )  # fmt: skip
 
 
 def _others_came(run: SinkRun, found: str, asked: str) -> StagedLost:

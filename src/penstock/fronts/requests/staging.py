@@ -117,11 +117,13 @@ class StageCalls(Calls):
 
 
 def _told(known: Sink) -> bytes:
-    """What a task asks for before it stages: over which brokers rows were dealt out, when the last batch was planned."""
-    told: dict[str, object] = {"layout": known.layout} if known.layout else {}
+    """What is asked for before rows are staged: over which brokers they were dealt out, when the last batch was planned, and
+    which run writes.
+    """
+    told: dict[str, object] = {"run": known.run} | ({"layout": known.layout} if known.layout else {})
     if "planned" in known.answer:
         told["planned"] = known.answer["planned"]
-    return json.dumps(told).encode() if told else b""
+    return json.dumps(told).encode()
 
 
 def _failed(request: RemotingCommand, error: BaseException) -> RemotingCommand:
