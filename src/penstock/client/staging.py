@@ -282,9 +282,10 @@ class StageClient(LogReader):
             raise _others_came(run, newest.coordinator, coordinator)
         if newest is not None and newest.batch >= batch:
             _demand_planned_before(run, batch, planned_ms, newest)
-            # A query that starts again repeats its newest batch at most; a task of the run that goes on may come late.
-            new = newest.run not in ("", run.run)
-            if newest.batch > batch and (new or (planned_ms is not None and newest.planned is not None)):
+            # A query that starts again repeats its newest batch at most; a task of the run that goes on may come late. Batches
+            # that were published without saying when they were planned are believed to be those of whoever says it now.
+            told = newest.planned is not None if planned_ms is not None else newest.run not in ("", run.run)
+            if newest.batch > batch and told:
                 raise _older(run, f"batch {batch} of sink {run.sink} is published, and newer ones are", newest.batch)
         for about in sorted(untold):
             try:
