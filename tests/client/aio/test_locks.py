@@ -13,6 +13,7 @@ from penstock.client.aio.locks import LIFE_S, MemberLocks
 from penstock.client.subscriptions import Subscription
 from penstock.wire.codes import RequestCode
 from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand
 
 LOCK = RequestCode.LOCK_BATCH_MQ
 OTHER = QUEUE._replace(queue_id=1)
@@ -22,7 +23,7 @@ async def test_what_the_broker_grants_is_ours() -> None:
     async with scripted() as script:
         script.replies[LOCK] = lambda command: command.reply(body=dumps({"lockOKMQSet": [OTHER.as_json()]}))
         locks = MemberLocks(script.cluster, "G")
-        assert await locks.lock([QUEUE, OTHER]) == {OTHER}
+        assert set(await locks.lock([QUEUE, OTHER])) == {OTHER}
         (asked,) = script.asked
         assert body(asked)["consumerGroup"] == "G"
         assert body(asked)["clientId"] == script.cluster.client_id
@@ -46,3 +47,24 @@ async def test_a_fresh_lock_is_trusted_and_an_old_one_asked_for(monkeypatch: pyt
         assigned.stop()
         await locks.wait(assigned)  # nobody waits for a queue that is dropped
         assert len(script.asked) == 3
+
+
+async def test_a_lock_counts_from_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was held up between the question and its answer has a lock that the broker may have given to another."""
+    monkeypatch.setattr(module, "LIFE_S", 1.0)
+    loop = asyncio.get_running_loop()
+    time, ahead = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: time() + ahead)
+
+    def late(command: RemotingCommand) -> RemotingCommand:
+        nonlocal ahead
+        ahead += 2.0 if len(script.asked) == 1 else 0.0
+        return command.reply(body=dumps({"lockOKMQSet": body(command)["mqSet"]}))
+
+    async with scripted() as script:
+        script.replies[LOCK] = late
+        locks, assigned = MemberLocks(script.cluster, "G"), Assigned(QUEUE, Subscription("T"), 0)
+        assigned.locked_s -= 2.0
+        await asyncio.wait_for(locks.wait(assigned), 60)
+        assert script.codes() == [LOCK] * 2  # the first answer is no lock any more
+        assert locks.surely_until_s(assigned) > loop.time()

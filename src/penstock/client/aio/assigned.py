@@ -15,13 +15,16 @@ from penstock.wire.codes import MASTER_ID
 class Assigned:
     """A queue that this consumer reads until `dropped`."""
 
-    def __init__(self, queue: MessageQueue, subscription: Subscription, offset: int) -> None:
+    def __init__(
+        self, queue: MessageQueue, subscription: Subscription, offset: int, locked_s: float | None = None
+    ) -> None:
         self.queue = queue
         self.subscription = subscription
         self.window = Window(offset)
         self.broker_id = MASTER_ID  # which member of the broker to pull from next
         self.dropped = False
-        self.locked_s = asyncio.get_running_loop().time()  # of the last successful lock, orderly consumption only
+        # When the lock was asked for that was granted last, orderly consumption only.
+        self.locked_s = asyncio.get_running_loop().time() if locked_s is None else locked_s
         self.pulled_s = 0.0
         self.consumed_s = 0.0
         self.inbox: asyncio.Queue[ReceivedMessage] = asyncio.Queue()  # orderly consumption only
@@ -87,9 +90,9 @@ class Assigned:
         """The broker suggested this member for the next pull."""
         self.broker_id = broker_id
 
-    def locked_now(self) -> None:
-        """The broker granted, or renewed, the lock."""
-        self.locked_s = asyncio.get_running_loop().time()
+    def lock_since(self, asked_s: float) -> None:
+        """The broker granted, or renewed, the lock, which it was asked for then."""
+        self.locked_s = asked_s
 
     # -- its committed offset
 

@@ -28,25 +28,29 @@ class MemberLocks:
         self._cluster = cluster
         self._group = group
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues, or renew; those that are ours now. A broker that does not answer grants none of its own."""
+    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+        """Lock queues, or renew; those that are ours now, and since when by the loop's clock: the broker counts from when it was
+        asked, however late its answer is heard. A broker that does not answer grants none of its own.
+        """
         return await self._ask(RequestCode.LOCK_BATCH_MQ, queues)
 
     async def unlock(self, queue: MessageQueue) -> None:
         """Let another member have it."""
         await self._ask(RequestCode.UNLOCK_BATCH_MQ, [queue])
 
-    async def _ask(self, code: int, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+    async def _ask(self, code: int, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+        loop = asyncio.get_running_loop()
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker, []).append(queue)
-        held: set[MessageQueue] = set()
+        held: dict[MessageQueue, float] = {}
         for broker, some in by_broker.items():
             body = {
                 "clientId": self._cluster.client_id,
                 "consumerGroup": self._group,
                 "mqSet": [queue.as_json() for queue in some],
             }
+            asked_s = loop.time()
             try:
                 answer = await self._cluster.ask_queue(some[0], RemotingCommand(code, body=dumps(body)))
             except (ClientError, WireError) as error:
@@ -54,7 +58,8 @@ class MemberLocks:
                 continue
             self._cluster.outages.answered(f"the queue locks of {broker}")
             if answer.body:
-                held.update(map(MessageQueue.from_json, loads(answer.body).get("lockOKMQSet") or ()))
+                granted = map(MessageQueue.from_json, loads(answer.body).get("lockOKMQSet") or ())
+                held.update(dict.fromkeys(granted, asked_s))
         return held
 
     async def keep(self, assigned: dict[MessageQueue, Assigned]) -> None:
@@ -66,17 +71,18 @@ class MemberLocks:
             except Exception:  # whatever it is, they run out unless somebody renews them
                 log.exception("group %s renews its locks, tried again", self._group)
                 continue
-            for queue in held & set(assigned):
-                assigned[queue].locked_now()
+            for queue in held.keys() & assigned.keys():
+                assigned[queue].lock_since(held[queue])
 
     async def wait(self, assigned: Assigned) -> None:
         """Return when the queue is surely ours, or dropped."""
         loop = asyncio.get_running_loop()
         while not assigned.dropped and loop.time() - assigned.locked_s > LIFE_S:
-            if assigned.queue in await self.lock([assigned.queue]):
-                assigned.locked_now()
-                return
-            await asyncio.sleep(AGAIN_S)
+            held = await self.lock([assigned.queue])
+            if assigned.queue in held:
+                assigned.lock_since(held[assigned.queue])
+            else:
+                await asyncio.sleep(AGAIN_S)
 
     def surely_until_s(self, assigned: Assigned) -> float:
         """Until when, by the loop's clock, the queue is surely ours."""

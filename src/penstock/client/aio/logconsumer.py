@@ -132,9 +132,11 @@ class LogConsumer:
 
     # -- queues come and go
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Those of these queues that this member may read: all, or the ones it could lock."""
-        return await self._locks.lock(queues) if self._locks is not None else set(queues)
+    async def lock(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+        """Those of these queues that this member may read, and since when: all, or the ones it could lock."""
+        if self._locks is not None:
+            return await self._locks.lock(queues)
+        return dict.fromkeys(queues, asyncio.get_running_loop().time())
 
     def found(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """These queues a topic has now: those that were not there the first time have come since."""
@@ -179,9 +181,9 @@ class LogConsumer:
             return requests.min_offset(queue)
         return requests.offset_at(queue, since_ms, lower=True)
 
-    def take(self, queue: MessageQueue, subscription: Subscription, offset: int) -> None:
-        """Read a queue from this offset on."""
-        assigned = self.assigned[queue] = Assigned(queue, subscription, offset)
+    def take(self, queue: MessageQueue, subscription: Subscription, offset: int, locked_s: float | None = None) -> None:
+        """Read a queue from this offset on; `locked_s` as of `lock`."""
+        assigned = self.assigned[queue] = Assigned(queue, subscription, offset, locked_s)
         assigned.pull_by(self._cluster.spawn(self._puller.run(assigned)))
         if self.orderly:
             assigned.work_by(self._cluster.spawn(self._work_in_order(assigned)))

@@ -197,7 +197,7 @@ class Membership:
                 continue
             if (subscription := self.subscriptions.get(topic)) is None or self._closing:  # meanwhile
                 break
-            self._logs.take(queue, subscription, offset)
+            self._logs.take(queue, subscription, offset, locked[queue])
         if failed:
             raise next(iter(failed.values()))
         return len(locked) == len(new)
