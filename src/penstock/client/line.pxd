@@ -9,7 +9,7 @@ cdef class TimedSocket:
     cdef readonly object _socket
     cdef int _fd
     cdef bint _tls, _by_system
-    cdef double _patience, _rests_since_s
+    cdef double _patience, _rests_since_s, _broken_since_s
     cdef object _doubt, _queue, _asked
 
     cdef _use(self, object connection, double timeout_s)
@@ -21,6 +21,8 @@ cdef class TimedSocket:
     cdef _wait_until(self, double deadline)
     cdef _wait_at_most(self, double seconds)
     cdef _begin(self, object queue)
+    @cython.locals(now_s=double)
+    cdef _look_at_times(self, double deadline)
     cdef _look(self, double deadline)
     cpdef rest(self)
     cpdef double has_rested(self)

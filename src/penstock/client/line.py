@@ -48,7 +48,8 @@ class TimedSocket:
     of the system's, nor uncompiled: Python's own `recv` begins its time anew with each signal, and so might wait for ever.
 
     A machine that is cut off closes no connection, it says nothing: while a call waits, it is asked whether the peer is there,
-    and while one about a queue does, `doubt` is asked, too.
+    and while one about a queue does, `doubt` is asked, too. What ends the system's waiting before its time, a signal or a process
+    that was stopped and goes on, does not put that off.
     """
 
     def __init__(self, connection: socket.socket, timeout_s: float, doubt: Doubt | None = None) -> None:
@@ -56,6 +57,7 @@ class TimedSocket:
         self._queue: MessageQueue | None = None
         self._asked: Future[bool] | None = None
         self._rests_since_s = monotonic_s()
+        self._broken_since_s = 0.0  # the waiting, by signals, without a look
         self._use(connection, timeout_s)
 
     def _use(self, connection: socket.socket, timeout_s: float) -> None:
@@ -83,7 +85,7 @@ class TimedSocket:
             try:
                 at += deliver(self._fd, address(data), at, size - at)
             except InterruptedError:
-                pass
+                self._look_at_times(deadline)
             except BlockingIOError:
                 self._look(deadline)
             if at == size:
@@ -100,6 +102,7 @@ class TimedSocket:
                 else:
                     part = self._socket.recv(most) if self._tls else self._socket.recv(most, flags)
             except InterruptedError:
+                self._look_at_times(deadline)
                 continue
             except (BlockingIOError, TimeoutError):
                 self._look(deadline)
@@ -117,11 +120,21 @@ class TimedSocket:
     def _begin(self, queue: MessageQueue | None) -> None:
         """A call begins, about this queue."""
         self._queue, self._asked = queue, None
+        self._broken_since_s = 0.0
+
+    def _look_at_times(self, deadline: float) -> None:
+        """A signal has broken the waiting off: `_look`, when that has gone on for as long as one call would have waited."""
+        now_s = monotonic_s()
+        if not self._broken_since_s:
+            self._broken_since_s = now_s
+        elif now_s - self._broken_since_s >= LOOK_S:
+            self._look(deadline)
 
     def _look(self, deadline: float) -> None:
         """A call to the system has taken its time. TimeoutError when that was all of it; ConnectionResetError when the peer's
         machine is gone; ConnectionLost when another node has its place.
         """
+        self._broken_since_s = 0.0
         if monotonic_s() >= deadline:
             raise TimeoutError
         if is_gone(self._socket):

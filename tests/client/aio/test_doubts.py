@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
@@ -125,6 +127,52 @@ async def test_a_send_of_a_thread_goes_there_too(batch: bool) -> None:
             assert made.sends == [2, 1]
             await asyncio.to_thread(producer.send, Message("T", b"next"))
             assert made.sends == [2, 2]
+        finally:
+            await asyncio.to_thread(producer.close)
+
+
+async def interrupted(call: Callable[[], object]) -> None:
+    """Do it in a thread that a signal reaches again and again, as it is where a process is stopped and goes on: whatever waits
+    with a time of its own in the system is ended before that is over.
+    """
+    threads: list[int] = []
+
+    def work() -> None:
+        threads.append(threading.get_ident())
+        call()
+
+    former = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        working = asyncio.create_task(asyncio.to_thread(work))
+        while not working.done():
+            if threads:
+                signal.pthread_kill(threads[0], signal.SIGUSR1)
+            await asyncio.sleep(LOOK_S / 10)
+        await working
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
+@pytest.mark.parametrize("kind", ["one", "batch", "queue"])
+async def test_signals_do_not_put_off_the_question(kind: str) -> None:
+    """A process that was stopped and went on every few milliseconds waited at its socket until the time of the send was over."""
+    async with publishing() if kind == "queue" else replaced() as found:
+        made = found[0] if isinstance(found, tuple) else found
+        producer = penstock.Producer(made.registry, kind="queue" if kind == "queue" else "log", send_timeout_s=60)
+        await asyncio.to_thread(producer.start)
+        try:
+            if kind == "queue":
+                await asyncio.to_thread(producer.queues, "T")
+            else:
+                await asyncio.to_thread(producer.send, Message("T", b"before"))
+                made.alive[0] = False
+            made.names = 1
+            messages = [Message("T", b"cut"), Message("T", b"off")]
+            if kind == "batch":
+                await interrupted(lambda: producer.send_batch(messages))
+            else:
+                await interrupted(lambda: producer.send(messages[0]))
+            assert made.sends[1] == 1 or (isinstance(found, tuple) and found[1] == [1, 1])
         finally:
             await asyncio.to_thread(producer.close)
 
