@@ -2,7 +2,8 @@
 
 The kernel gives ports from 32768 on to every connection that goes out: a server that was stopped may find its own taken. And
 another run of the tests, beside this one, may choose the same: a byte of a file is locked for each port, as long as the process
-that chose it lives.
+that chose it lives. So is that of the port two below, which a broker opens for old clients of RocketMQ: it would take it from
+one that is started anew there, and has bound it and does not listen yet.
 """
 
 from __future__ import annotations
@@ -16,24 +17,27 @@ from pathlib import Path
 
 EVERY = ("remoting", "nsq", "http", "ha", "registry", "lookup", "lookup_http")
 LOW, HIGH = 12_000, 32_000
+BELOW = 2  # RocketMQ's VIP port
 _source = random.SystemRandom()
 _claimed: set[int] = set()
 _claims = os.open(Path(tempfile.gettempdir()) / f"penstock-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def free_port() -> int:
-    """One that nobody has, that nobody else has chosen, and that no outgoing connection is given."""
+    """One that nobody has, that nobody else has chosen, and that no outgoing connection is given; nor the one two below."""
     while True:
-        port = _source.randrange(LOW, HIGH)
-        if port in _claimed:
+        port = _source.randrange(LOW + BELOW, HIGH)
+        both = (port, port - BELOW)
+        if not _claimed.isdisjoint(both):
             continue
-        with socket.socket() as probe:
+        with socket.socket() as probe, socket.socket() as below:
             try:
-                fcntl.lockf(_claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-                probe.bind(("127.0.0.1", port))
+                for one, number in zip((probe, below), both, strict=True):
+                    fcntl.lockf(_claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+                    one.bind(("127.0.0.1", number))
             except OSError:
                 continue
-            _claimed.add(port)
+            _claimed.update(both)
             return port
 
 
