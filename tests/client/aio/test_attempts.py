@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 import penstock
 from client.scripted import scripted
-from client.steps import mute
+from client.steps import idle_time, mute, peer
 from penstock.aio import Producer
 from penstock.client.aio.attempts import Attempts
 from penstock.client.aio.cluster import Cluster
@@ -20,7 +21,9 @@ from penstock.errors import BrokerRefused, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
-from penstock.wire.remoting import RemotingCommand
+from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand, encode
+from polling import until
 
 Fresh = Callable[[str], str]
 
@@ -112,3 +115,67 @@ async def test_stored_with_fewer_copies_is_a_warning_once(caplog: pytest.LogCapt
     short = "SLAVE_NOT_AVAILABLE"
     assert statuses == [short, short, short, "SEND_OK", short]
     assert sum(short in line.getMessage() for line in caplog.records) == 2
+
+
+class Silent:
+    """A registry, which answers as long as `named`, and a broker: what becomes of each send is up to `store`."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[RemotingCommand, asyncio.StreamWriter]] = []
+        self.named = True
+
+    async def answer(self, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        if command.oneway:
+            return
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            self.got.append((command, writer))
+            await self.store()
+        elif command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            writer.write(encode(command.reply()))
+        elif self.named:
+            host, port = writer.get_extra_info("sockname")
+            queue = {"brokerName": "a", "perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+            broker = {"brokerAddrs": {"0": f"{host}:{port}"}, "brokerName": "a", "cluster": "C"}
+            route = {"brokerDatas": [broker], "queueDatas": [queue], "filterServerTable": {}}
+            writer.write(encode(command.reply(body=dumps(route))))
+
+    async def store(self) -> None:
+        """One more send came."""
+
+
+class Closing(Silent):
+    """It has the message and closes the connection, and the registry is silent from then on."""
+
+    async def store(self) -> None:
+        self.named = False
+        self.got[-1][1].close()
+
+
+async def test_what_may_be_stored_is_not_told_as_not_sent() -> None:
+    """The time of a send is over before it could be tried again."""
+    made = Closing()
+    with idle_time():
+        async with peer(made.answer) as address, Producer(address, send_timeout_s=2) as producer:
+            with pytest.raises(TimedOut, match="whether the message is stored is unknown"):
+                await producer.send(Message("T", b"m"))
+    assert len(made.got) == 1
+
+
+async def test_a_send_behind_another_was_sent_or_was_not() -> None:
+    """One with a time of its own waits for the one before it: it says whether it had gone out when that was over."""
+    made = Silent()
+    with idle_time():
+        async with peer(made.answer) as address, Producer(address, send_timeout_s=60) as producer:
+            queue = (await producer.queues("T"))[0]
+            first = asyncio.create_task(producer.send(Message("T", b"first"), queue=queue))
+            await until(lambda: made.got)
+            with pytest.raises(TimedOut, match="not sent to T in time"):
+                await producer.send(Message("T", b"behind"), queue=queue, timeout_s=0.05)
+            second = asyncio.create_task(producer.send(Message("T", b"second"), queue=queue, timeout_s=3))
+            await asyncio.sleep(0)
+            command, writer = made.got[0]
+            writer.write(encode(command.reply(0, {"queueId": "0", "queueOffset": "1", "msgId": "0" * 32})))
+            await first
+            with pytest.raises(TimedOut, match=r"whether the message is stored is unknown|did not answer"):
+                await second
+    assert len(made.got) == 2

@@ -165,7 +165,7 @@ class Attempts:
                 to, free = await self.choose(message, queue, selector, avoid)
                 left = deadline - loop.time()
                 if left <= 0:
-                    raise TimedOut(f"not sent to {to.topic} in time")
+                    raise TimedOut(late(to.topic, sent=unsure > 0))
                 if self.settings.nsqd:
                     receipt = await self.sender.send(self.nsq_address(route, to), to, messages, left)
                 elif route.nsq:
@@ -319,3 +319,10 @@ class Attempts:
         if address is None:
             raise NoRoute(f"broker {queue.broker!r} has no master now")
         return address
+
+
+def late(topic: str, *, sent: bool) -> str:
+    """What there is to say when the time of a send is over; `sent`: it went out, and may be stored."""
+    if sent:
+        return f"no receipt from {topic} in time; whether the message is stored is unknown"
+    return f"not sent to {topic} in time"

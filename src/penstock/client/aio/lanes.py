@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from operator import index
 from typing import cast
 
-from penstock.client.aio.attempts import Attempts
+from penstock.client.aio.attempts import Attempts, late
 from penstock.client.gathering import (
     BATCH_BYTES_MAX,
     Lane,
@@ -134,7 +134,7 @@ class Lanes:
                 async with asyncio.timeout_at(deadline):
                     return cast(SendReceipt, await waiter)
             except TimeoutError:
-                raise TimedOut(f"not sent to {send.message.topic} in time") from None
+                raise TimedOut(late(send.message.topic, sent=send not in lane.row)) from None
         # Nothing is under way to there: no task, no row.
         lane.begin()
         lane.add(send)
