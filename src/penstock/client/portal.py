@@ -21,6 +21,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 GREEN = ("gevent", "eventlet")  # by name: debuggers replace the same function, by one that starts threads
+SIGNALS_S = 1.0  # so often does the main thread look for signals while it waits
 STILL_S = 1.0  # for the loop to stand still in, when the program ends
 
 _lock = threading.RLock()  # a signal handler may come while its own thread has it
@@ -53,7 +54,7 @@ class Portal:
         ended = self._ended
         future = self.begin(work)
         try:
-            return future.result()
+            return _result(future)
         except BaseException:
             future.cancel()
             raise
@@ -118,6 +119,20 @@ class Portal:
             self._ended = False
             self._still.release()
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+def _result(future: concurrent.futures.Future[T]) -> T:
+    """Its result. A signal that came while the process was stopped may reach the loop's thread: only the main one carries its
+    handler out, and is not woken for it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return future.result()
+    while True:
+        try:
+            return future.result(SIGNALS_S)
+        except TimeoutError:
+            if future.done():  # its own
+                return future.result()
 
 
 def _demand_threads() -> None:

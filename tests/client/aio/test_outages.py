@@ -25,8 +25,15 @@ from penstock.errors import BrokerRefused, NotConnected
 from polling import eventually
 
 CONSUMER = """
-    import sys
+    import signal, sys, threading
     import penstock
+    from penstock.client.portal import portal
+
+    def to_the_loop():  # as the kernel may choose, where the process is stopped when the signal comes
+        if sys.stdin.readline():
+            signal.pthread_kill(portal()._thread.ident, signal.SIGTERM)
+
+    threading.Thread(target=to_the_loop, daemon=True).start()
     with penstock.PushConsumer("stopped", sys.argv[1], start="first") as consumer:
         consumer.subscribe("to-stop")
         for delivery in consumer:
@@ -35,7 +42,7 @@ CONSUMER = """
 """
 
 
-@pytest.mark.parametrize("how", ["at once", "a moment later"])
+@pytest.mark.parametrize("how", ["at once", "a moment later", "to another thread"])
 def test_sigterm_commits_what_was_acknowledged(cluster: Cluster, how: str) -> None:
     topic = "to-stop"
     with Producer(cluster.registry) as producer:
@@ -43,8 +50,9 @@ def test_sigterm_commits_what_was_acknowledged(cluster: Cluster, how: str) -> No
             producer.send(Message(topic, f"{how} {n}".encode()))
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(CONSUMER), cluster.registry],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SRC)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SRC)},
     ) as process:  # fmt: skip
+        assert process.stdin is not None
         assert process.stdout is not None
         found = [process.stdout.readline().strip() for _ in range(8)]
         if how != "at once":
@@ -53,8 +61,15 @@ def test_sigterm_commits_what_was_acknowledged(cluster: Cluster, how: str) -> No
                 eventually(lambda: all(
                     (watcher.committed("stopped", queue) or 0) == watcher.offsets(queue, durable=False)[1] for queue in queues
                 ))  # fmt: skip
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == -signal.SIGTERM  # as if nobody had listened to it
+        if how == "to another thread":
+            process.stdin.write("\n")
+            process.stdin.flush()
+        else:
+            process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(20) == -signal.SIGTERM  # as if nobody had listened to it
+        finally:
+            process.kill()
     assert sorted(found) == sorted(f"{how} {n}" for n in range(8))
     reader = LogReader(cluster.registry)
     try:
