@@ -21,9 +21,7 @@ CONNECT_S = 3.0  # RocketMQ's, too: a machine that is gone answers no attempt; a
 GONE = "its machine acknowledges nothing"
 
 _OPTIONS = {"TCP_KEEPIDLE": QUIET_S, "TCP_KEEPINTVL": PROBE_S}  # names: not every system has them
-_PROBES_MIN = (
-    2  # one may be under way: a peer that takes nothing is asked ever less often, and need not have answered yet
-)
+_PROBES_MIN = 2  # one may be under way still: a peer that takes nothing is asked ever less often
 _INFO = Struct("@2x B B 52x I")  # Linux' tcp_info: retransmissions and probes without an answer, ms since the last ACK
 
 

@@ -165,7 +165,7 @@ class Attempts:
                 to, free = await self.choose(message, queue, selector, avoid)
                 left = deadline - loop.time()
                 if left <= 0:
-                    raise TimedOut(late(to.topic, sent=unsure > 0))
+                    raise TimedOut(late(to.topic, sent=sent.unsure > 0))
                 if self.settings.nsqd:
                     receipt = await self.sender.send(self.nsq_address(route, to), to, messages, left)
                 elif route.nsq:
