@@ -517,7 +517,7 @@ class Net:
             self.begin_turn()
 
     def end_turn(self) -> None:
-        """The last thing in a turn, behind what all connections have sent or behind one of them. One that has ended ends once."""
+        """The last thing in a turn, behind what all connections have sent or one of them. Nothing, where none has begun."""
         if not self.in_turn:
             return
         role = self.role

@@ -206,12 +206,11 @@ class Sending:
         """As `put`, however many copies there may be: of what is begun, and must come to its end."""
         due_ms = None if half else self.due_ms(properties)
         if due_ms is not None:
-            # It may have been sent after this turn's time was read, and by the sender's clock it must not come early.
+            # It may have been sent after this turn's time was read, and by the sender's clock it must not come early. Its moment
+            # may have come meanwhile: what is delayed goes by way of the schedule all the same.
             self.time.catch_up()
             self.store.catch_up(self.time.now_ms)
-            due_ms = (
-                self.due_ms(properties) or self.time.now_ms
-            )  # its moment may have come meanwhile: it waits all the same
+            due_ms = self.due_ms(properties) or self.time.now_ms
         queue = topic.queues[queue_id]
         if due_ms is not None:
             queue, properties = self.as_delayed(topic, queue_id, properties, due_ms)
