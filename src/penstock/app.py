@@ -280,6 +280,7 @@ class Server:
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
         stack.push_async_callback(net.close)
+        stack.callback(broker.store.upkeep.hasten)
         http = None
         if "http" in bound or "https" in bound or config.statsd_address:
             http = await self._start_http(net, stack, config, broker, tls)

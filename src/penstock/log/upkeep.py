@@ -70,6 +70,7 @@ class Upkeep:
         self.ahead: dict[tuple[bytes, int], int] = {}
         self._takers = Takers()
         self._running: set[str] = set()
+        self._closes = False
         self._checkpoint_ms = 0
         self._flushed_state: Checkpoint | None = None
         self._mark_ms = 0
@@ -88,6 +89,7 @@ class Upkeep:
     def begin(self, end: int) -> None:
         """The log is at end and all of it is durable: start the timers and say on the disk that we are running."""
         store, options = self.store, self.store.options
+        self._closes = False
         store.flush_by(Durability(store.log, options.flush_interval_ms, options.flush_window_ms))
         self.preparer = Preparer(store.log, options.prefault_bytes)
         self.retention = Retention(store)
@@ -101,6 +103,10 @@ class Upkeep:
         end = store.log.end
         derived = store.underived if store.underived >= 0 else end
         return Checkpoint(0, self.epoch, clean, end, derived, name, count, store.log.store_ms, store.entry_count)
+
+    def hasten(self) -> None:
+        """The store is about to be closed: a checkpoint under way, which flushes file by file, leaves the rest to `close_clean`."""
+        self._closes = True
 
     def close_clean(self) -> None:
         """Flush all there is; then say that nothing needs to be looked at on the next start."""
@@ -120,7 +126,8 @@ class Upkeep:
             job = subscriber.take_job(self._safe(), store.log.end, 1 << 62)
             if job is not None:
                 run_now([job], mono_ms)
-        self._flush_derived(self._dirty_derived())
+        # The live page may reach the disk with them here: what it tells of the log's end is flushed by now, and nothing is appended.
+        self._flush_derived(self._dirty_derived(), together=True)
         self.write_offsets(ends=True)
         self.note_damage()
         self.checkpoint.write(self.state(clean=True))
@@ -244,15 +251,17 @@ class Upkeep:
 
         def run() -> None:
             try:
-                self._flush_derived(dirty)
+                whole = self._flush_derived(dirty)
             except NoDescriptor:
                 raise
             except StoreError as error:  # tried again it would succeed: the kernel forgets what it could not write out
                 raise FlushFailed(str(error)) from error
-            flushed.append(True)
-            self.checkpoint.write(value)  # all of it each time, so that no failure matters once it succeeds
+            if whole:
+                flushed.append(True)
+                self.checkpoint.write(value)  # all of it each time, so that no failure matters once it succeeds
 
         def done(now_ms: int) -> None:
+            again()
             took_ms = int((time.perf_counter() - started) * 1000)
             self._checkpoint_ms = now_ms + max(store.options.checkpoint_interval_ms, 5 * took_ms)
 
@@ -288,18 +297,23 @@ class Upkeep:
                     index_files.append(index_file)
         return Unflushed(segments, folders, index_files)
 
-    def _flush_derived(self, dirty: Unflushed, *, together: bool = False) -> None:
-        """`together`: one flush of the file system may do for many. It takes along the live page, which must not be flushed."""
+    def _flush_derived(self, dirty: Unflushed, *, together: bool = False) -> bool:
+        """`together`: one flush of the file system may do for many. It takes along the live page, which must not be flushed while
+        anything is appended. False where the store is about to be closed, and not all was flushed: only without `together`.
+        """
         derived: list[Segment | IndexFile] = [*dirty.segments, *dirty.index_files]
         folders = dirty.folders | ({self.folder / "index"} if dirty.index_files else set())
         for segment in dirty.segments:
             segment.unmap()
         if together and flush_together(self.files, [file.path for file in derived], folders):
-            return
+            return True
         for file in derived:
+            if self._closes and not together:
+                return False
             file.datasync()
         for folder in sorted(folders, reverse=True):
             self.files.sync_folder(folder)
+        return True
 
     def _take_reserve(self, mono_ms: int) -> Job | None:
         if not self._may("reserve", mono_ms):
