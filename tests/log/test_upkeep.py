@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -98,6 +99,66 @@ def test_a_part_of_the_log_that_is_lost_is_written_down_at_once(
         "readers came across damaged messages: 40, the first at offset 20 of queue 0 of topic T"[:80]
     ]
     store.close()
+
+
+class OneByOne(Files):
+    """Which queues are flushed by themselves; it calls `then` behind the third, and can flush all at once on any file system."""
+
+    def __init__(self) -> None:
+        self.alone: list[Path] = []
+        self.together = 0
+        self.then: Callable[[], None] = lambda: None
+
+    def datasync(self, fd: int) -> None:
+        super().datasync(fd)
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if "consumequeue" in path.parts:
+            self.alone.append(path)
+            if len(self.alone) == 3:
+                self.then()
+
+    def sync_all(self, fd: int) -> bool:
+        os.sync()
+        self.together += 1
+        return True
+
+
+def test_many_queues_are_flushed_together_when_a_store_is_closed(tmp_path: Path) -> None:
+    """A planned change of master waited for a thousand flushes, one by one: over a second."""
+    files = OneByOne()
+    store = make(tmp_path, files=files)
+    store.open()
+    for n in range(3 * TOGETHER_MIN):
+        put(store, b"x", queue_id=n)
+    store.close()
+    assert (len(files.alone), files.together) == (1, 1)  # one flush behind it, of the disk's cache
+    again = make(tmp_path)
+    assert again.open().clean
+    again.close()
+
+
+def test_a_checkpoint_under_way_leaves_the_rest_to_the_close(tmp_path: Path) -> None:
+    """It vouches for nothing that it has not flushed, and the next start finds all of it."""
+    files = OneByOne()
+    store = make(tmp_path, files=files)
+    store.open()
+    for n in range(3 * TOGETHER_MIN):
+        put(store, b"x", queue_id=n)
+    files.then = store.upkeep.hasten
+    work(store)
+    assert len(files.alone) == 3
+    value = CheckpointFile(tmp_path / "checkpoint", Files()).load()
+    assert value is not None
+    assert value.derived < store.end_position
+    killed = make(snapshot(tmp_path, tmp_path.with_name("killed")))
+    assert not killed.open().clean
+    store.close()
+    assert (len(files.alone), files.together) == (4, 1)
+    again = make(tmp_path)
+    assert again.open().clean
+    for each in (killed, again):
+        assert [each.queue(b"T", n).max_offset for n in range(3 * TOGETHER_MIN)] == [1] * 3 * TOGETHER_MIN
+        each.close()
 
 
 class ThinDisk(Files):

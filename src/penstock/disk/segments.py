@@ -169,8 +169,9 @@ class SegmentedFile:
         """Find the files. Those after a hole in the numbers, or of a wrong size, are left out and returned."""
         odd: list[Path] = []
         self.segments = []
-        for first in number_names(self.files.names(self.folder)):
-            path = self.folder / segment_name(first)
+        folder = self.folder
+        for first in number_names(self.files.names(folder)):
+            path = folder / segment_name(first)
             fits = path.stat().st_size == self.size and first % self.size == 0
             if not fits or (self.segments and first != self.end):
                 odd.append(path)

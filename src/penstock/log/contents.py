@@ -5,6 +5,7 @@ Nothing that may hold a record is deleted: it moves to ``lost+found/``.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TypedDict
 
@@ -61,6 +62,29 @@ def _kind(path: Path) -> str:
     return "folder" if path.is_dir() else "file" if path.is_file() else "named pipe, socket or device"
 
 
+def _kinds(folder: Path) -> list[tuple[str, str]]:
+    """What lies in the folder, sorted by name, each with what it is: `folder`, `file`, or nothing for the rest, as a link that
+    leads nowhere. Links are followed; nothing else is asked one by one. Nothing when there is no such folder. StoreError.
+    """
+    while True:
+        try:
+            with os.scandir(folder) as entries:
+                return sorted((entry.name, _kind_of(entry)) for entry in entries)
+        except InterruptedError:
+            continue
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror}") from error
+
+
+def _kind_of(entry: os.DirEntry[str]) -> str:
+    try:
+        return "folder" if entry.is_dir() else "file" if entry.is_file() else ""
+    except OSError:  # a link to itself
+        return ""
+
+
 class Contents:
     """The files of one log; `odd_index` are the index files that cannot be read: their numbers, 0 of other names."""
 
@@ -99,26 +123,32 @@ class Contents:
             self._demand_folder(path)
             if name in ("commitlog", "checksums", "index"):
                 self._demand_inside(path)
-        for topic in files.names(folder / "queues"):
-            self._demand_folder(folder / "queues" / topic)
+        self._demand_folders(folder / "queues")
+        self._demand_folders(folder / "consumequeue")
         for topic in files.names(folder / "consumequeue"):
-            self._demand_folder(folder / "consumequeue" / topic)
-            for queue_id in files.names(folder / "consumequeue" / topic):
-                path = folder / "consumequeue" / topic / queue_id
-                self._demand_folder(path)
-                self._demand_inside(path)
+            queues = folder / "consumequeue" / topic
+            self._demand_folders(queues)
+            for queue_id in files.names(queues):
+                self._demand_inside(queues / queue_id)
+
+    def _demand_folders(self, folder: Path) -> None:
+        """There is nothing but folders in this one."""
+        for name, kind in _kinds(folder):
+            if kind != "folder":
+                self._demand_folder(folder / name)
 
     def _demand_inside(self, folder: Path) -> None:
         """Files of ours have numbers for names; what has another name is another's. A disk of its own has a `lost+found`. A file
         stays for whoever put it there: nothing of ours reads it, and what is set aside is removed after three days. Anything
         else, a link that leads nowhere, too, would be in the way of who reads all there is.
         """
-        for name in self.files.names(folder):
-            path = folder / name
+        for name, kind in _kinds(folder):
+            if kind == "file":
+                continue
             if name.isascii() and name.isdigit():
-                self._demand_file(path)
-            elif name != "lost+found" and not path.is_file():
-                try_quarantine(self.files, self.folder, path, "no file of this log")
+                self._demand_file(folder / name)
+            elif name != "lost+found":
+                try_quarantine(self.files, self.folder, folder / name, "no file of this log")
 
     def _demand_file(self, path: Path) -> None:
         demand_target(path)
@@ -193,10 +223,11 @@ class Contents:
         store, folder = self.store, self.folder / "consumequeue"
         store.queue_file_size = queue_file_size
         for topic in self.files.names(folder):
-            for queue_id in self.files.names(folder / topic):
-                path = folder / topic / queue_id
-                if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10 and path.is_dir()):
+            queues = folder / topic
+            for queue_id, kind in _kinds(queues):
+                if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10 and kind == "folder"):
                     continue
+                path = queues / queue_id
                 try:
                     queue = store.queue(topic.encode(), int(queue_id))
                     odd = queue.load()

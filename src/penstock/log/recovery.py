@@ -262,7 +262,7 @@ class _Recoverer:
                 sidecar = store.log.sums.get(segment.first)
                 if sidecar is not None:
                     sidecar.datasync()
-        self.upkeep._flush_derived(self.upkeep._dirty_derived(), together=True)
+        self.upkeep.dirty_derived().flush_together(self.files)
         self.upkeep.write_offsets(ends=True)
 
 

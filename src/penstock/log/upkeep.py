@@ -52,6 +52,30 @@ class Unflushed(NamedTuple):
     folders: set[Path]
     index_files: list[IndexFile]
 
+    def _all(self) -> list[Segment | IndexFile]:
+        return [*self.segments, *self.index_files]
+
+    def flush(self, files: Files, leave: Callable[[], bool]) -> bool:
+        """Make it durable, file by file. False where `leave` said so in between: not all of it is. StoreError."""
+        for segment in self.segments:
+            segment.unmap()
+        for file in self._all():
+            if leave():
+                return False
+            file.datasync()
+        for folder in sorted(self.folders, reverse=True):
+            files.sync_folder(folder)
+        return True
+
+    def flush_together(self, files: Files) -> None:
+        """The same; where they are many, by one flush of the file system. It takes along the live page, which must not be flushed
+        while anything is appended. StoreError.
+        """
+        for segment in self.segments:
+            segment.unmap()
+        if not flush_together(files, [file.path for file in self._all()], self.folders):
+            self.flush(files, lambda: False)
+
 
 class Upkeep:
     """The slow half of one LogStore."""
@@ -105,7 +129,7 @@ class Upkeep:
         return Checkpoint(0, self.epoch, clean, end, derived, name, count, store.log.store_ms, store.entry_count)
 
     def hasten(self) -> None:
-        """The store is about to be closed: a checkpoint under way, which flushes file by file, leaves the rest to `close_clean`."""
+        """The store is about to be closed: a checkpoint under way, which goes file by file, leaves the rest to `close_clean`."""
         self._closes = True
 
     def close_clean(self) -> None:
@@ -126,8 +150,8 @@ class Upkeep:
             job = subscriber.take_job(self._safe(), store.log.end, 1 << 62)
             if job is not None:
                 run_now([job], mono_ms)
-        # The live page may reach the disk with them here: what it tells of the log's end is flushed by now, and nothing is appended.
-        self._flush_derived(self._dirty_derived(), together=True)
+        # The live page may reach the disk with them here: the end of the log that it tells is flushed, and nothing is appended.
+        self.dirty_derived().flush_together(self.files)
         self.write_offsets(ends=True)
         self.note_damage()
         self.checkpoint.write(self.state(clean=True))
@@ -245,13 +269,13 @@ class Upkeep:
         known, value = self.checkpoint.value, self._flushed_state
         if value is None or (known is not None and known.derived >= value.derived):
             return None
-        dirty = self._dirty_derived()
+        dirty = self.dirty_derived()
         started = time.perf_counter()
         flushed: list[bool] = []
 
         def run() -> None:
             try:
-                whole = self._flush_derived(dirty)
+                whole = dirty.flush(self.files, lambda: self._closes)
             except NoDescriptor:
                 raise
             except StoreError as error:  # tried again it would succeed: the kernel forgets what it could not write out
@@ -278,7 +302,7 @@ class Upkeep:
 
         return self._once("checkpoint", run, done, again, passing=(StoreError,))
 
-    def _dirty_derived(self) -> Unflushed:
+    def dirty_derived(self) -> Unflushed:
         """What must reach the disk so that everything derived below the log's end is there."""
         store = self.store
         segments: list[Segment] = []
@@ -295,25 +319,8 @@ class Upkeep:
             for index_file in store.index.index_files:
                 if index_file.take_dirty():
                     index_files.append(index_file)
+                    folders.add(self.folder / "index")
         return Unflushed(segments, folders, index_files)
-
-    def _flush_derived(self, dirty: Unflushed, *, together: bool = False) -> bool:
-        """`together`: one flush of the file system may do for many. It takes along the live page, which must not be flushed while
-        anything is appended. False where the store is about to be closed, and not all was flushed: only without `together`.
-        """
-        derived: list[Segment | IndexFile] = [*dirty.segments, *dirty.index_files]
-        folders = dirty.folders | ({self.folder / "index"} if dirty.index_files else set())
-        for segment in dirty.segments:
-            segment.unmap()
-        if together and flush_together(self.files, [file.path for file in derived], folders):
-            return True
-        for file in derived:
-            if self._closes and not together:
-                return False
-            file.datasync()
-        for folder in sorted(folders, reverse=True):
-            self.files.sync_folder(folder)
-        return True
 
     def _take_reserve(self, mono_ms: int) -> Job | None:
         if not self._may("reserve", mono_ms):
