@@ -12,12 +12,15 @@ import pytest
 
 import penstock
 from ha_parts import SMALL, Process, eventually, log_bytes
+from penstock.app import Server
 from penstock.client.reader import LogReader
 from penstock.client.results import SendStatus
 from penstock.disk.files import Files
 from penstock.errors import BrokerRefused
 from penstock.log.epochs import EpochFile
+from penstock.registration import replication
 from penstock.registration.replication import node_of
+from penstock.testing import Broker
 from ports import free_port
 
 pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
@@ -329,3 +332,22 @@ def test_the_name_of_a_node() -> None:
 
     assert node_of(BrokerConfig(node="left")) == "left"
     assert node_of(BrokerConfig(remoting_port=4711)).endswith("-4711")
+
+
+def test_a_slave_soon_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A master that gives its place away starts anew and finds its heir starting, too: it followed a second later, and until
+    then nobody had a second copy.
+    """
+    monkeypatch.setattr(replication, "RECONNECT_S", 600.0)
+    port = free_port()
+    with Broker(tmp_path / "b", role="slave", node="b", ha_port=0, ha_master=f"127.0.0.1:{port}"):
+        eventually(lambda: any("master not reached" in message for message in caplog.messages))
+        with Broker(tmp_path / "a", node="a", ha_port=port) as master:
+            eventually(lambda: master.call(_in_sync) == 2)
+
+
+def _in_sync(server: Server) -> int:
+    assert server.broker is not None
+    return server.broker.copies.in_sync

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from ssl import SSLContext
@@ -27,6 +28,7 @@ from penstock.tls import peer_context
 log = logging.getLogger("penstock.ha")
 
 RECONNECT_S = 1.0
+AGAIN_S = 0.05  # the pause before the second attempt, doubled up to that: a master that gave its place away starts anew
 # A machine that is off refuses nothing, and the kernel tries for minutes; another may be the master by then.
 CONNECT_S = 3.0
 ASK_S = 1.5  # for one node to say whether it is a master
@@ -186,6 +188,7 @@ class MasterLink:
         self._away = True
         self._named = front.broker.config.ha_master  # by the settings, or by the registry
         self._turn = 0
+        self._pause_s = AGAIN_S
         self._other = ""  # the master, says a node that is not
         self._sent_on = False  # such a word was followed just now
         self._bare: set[str] = set()  # where a RocketMQ master was met
@@ -235,9 +238,13 @@ class MasterLink:
                 await self._known.wait()
                 continue
             self._known.clear()
-            pause_s = RECONNECT_S / 4 if self._by_engine else RECONNECT_S
+            pause_s = min(self._pause_s, RECONNECT_S / 4 if self._by_engine else RECONNECT_S)
+            self._pause_s = min(2 * self._pause_s, RECONNECT_S)
+            began_s = time.monotonic()
             try:
                 pause_s = self._look_back(address, await self._stay(address), pause_s)
+                if time.monotonic() - began_s > RECONNECT_S:
+                    self._pause_s = AGAIN_S
             except (OSError, ValueError, OverflowError, ConfigError) as error:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
@@ -287,4 +294,4 @@ class MasterLink:
         if self._seeks and not self._sent_on and other not in ("", address, self._front.ha_address):
             self._other = other  # once: two that name each other are asked no more often for it
             return 0.0
-        return RECONNECT_S if refusal and not (self._by_engine and getattr(session, "not_master", False)) else pause_s
+        return RECONNECT_S if refusal and not getattr(session, "not_master", False) else pause_s
