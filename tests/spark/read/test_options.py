@@ -66,6 +66,8 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
         {"subscribe": ","},
         {"path": " , "},
         {"subscribePattern": "("},
+        {"subscribePattern": ""},
+        {"subscribePattern": " "},
         {"subscribe": "a", "startingGroup": "g", "startingOffsets": "earliest"},
         {"subscribe": "a", "endingOffsets": "earliest"},
         {"subscribe": "a", "columns": "offset", "includeMetadata": "true"},
@@ -103,6 +105,20 @@ def test_a_topic_or_queue_that_is_there_twice_is_refused() -> None:
             parse({"assign": given})
     with pytest.raises(ConfigError, match="'0' is there twice"):
         parse({"subscribe": "a", "startingOffsets": '{"a": {"0": 1, "0": 5}}'})
+
+
+def test_a_file_that_cannot_be_read_is_told_with_the_option_that_names_it(tmp_path: Path) -> None:
+    for option in ("security", "secretFile"):
+        with pytest.raises(
+            ConfigError, match=f"^option {option} = '/nowhere/file': cannot read /nowhere/file: No such"
+        ):
+            parse({"subscribe": "a", option: "/nowhere/file"})
+    shown = tmp_path / "shown"
+    shown.write_text("secret")
+    shown.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"^option secretFile = .*others than its owner may use it$") as caught:
+        parse({"subscribe": "a", "secretFile": str(shown)})
+    assert caught.value.hint == f"Run: chmod 600 {shown}"
 
 
 def test_a_list_of_names_is_told_how_to_say_it() -> None:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.client.routes import split_addresses
 from penstock.client.subscriptions import check_group, selector_of
 from penstock.errors import ConfigError
 from penstock.security import PLAIN, Security, secret_of, security_of
+
+T = TypeVar("T")
 
 EARLIEST, LATEST = -2, -1
 
@@ -191,11 +193,21 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
 def take_security(values: Values) -> Security:
     """Take what `SECURITY_OPTIONS` say out of the values. ConfigError."""
     told = {option.field: values.pop(option.field) for option in SECURITY_OPTIONS}
-    base = security_of(told.pop("security"))
-    file = told.pop("secret_file")
-    if file is not None:
-        told["secret"] = secret_of(file)
+    file, secret = told.pop("security"), told.pop("secret_file")
+    base = _read_file("security", file, lambda: security_of(file))
+    if secret is not None:
+        told["secret"] = _read_file("secretFile", secret, lambda: secret_of(secret))
     return replace(base, **{name: value for name, value in told.items() if value is not None})
+
+
+def _read_file(option: str, file: str | None, read: Callable[[], T]) -> T:
+    """What is in the file that an option names; ConfigError that says which option it was."""
+    try:
+        return read()
+    except ConfigError as error:
+        if file is None:  # it is the environment's
+            raise
+        raise ConfigError(f"option {option} = {file!r}: {error.args[0]}", error.hint) from None
 
 
 def read(known: Sequence[Option], given: Mapping[str, str]) -> tuple[Values, dict[str, str]]:
@@ -328,6 +340,8 @@ def _selection(text: str, option: Option) -> str:
 
 
 def _pattern(text: str, option: Option) -> str:
+    if not text.strip():  # it would be taken for none, and no topic is called by blanks
+        raise ValueError("empty")
     try:
         re.compile(text)
     except re.error as error:
