@@ -355,6 +355,27 @@ def test_another_stores_files_and_damaged_ones_are_not_used(log: Log, tmp_path: 
     assert read(reader(store=str(tmp_path / "a"))) == expected
 
 
+def test_the_files_of_a_former_master_are_not_used_where_its_log_has_parted(log: Log, tmp_path: Path) -> None:
+    """Its log begins as that of its successor does, and goes on with what it alone has stored."""
+    former = Log()
+    former.put(A0, 10)
+    former.put(A1, 4)
+    held = former.records[A0]
+    held[6:] = [replace(r, properties=r.properties.replace(b"even", b"evil").replace(b"odd", b"old")) for r in held[6:]]
+    store_folder(log, tmp_path / "now")
+    store_folder(former, tmp_path / "former")
+
+    def tags(begin: int, end: int, **given: str) -> list[str]:
+        parts = [RangePartition(Range(A0, begin, end))]
+        return [tag for part in parts for batch in reader(**given).read(part) for tag in batch["tags"].to_pylist()]
+
+    for begin, end in ((0, 10), (3, 8), (6, 10), (0, 6)):
+        assert tags(begin, end, store=str(tmp_path / "former")) == tags(begin, end, store="none")
+    log.fetches.clear()
+    tags(0, 6, store=str(tmp_path / "former"))  # what both have is read there
+    assert [at for _, at, *_ in log.fetches] == [5]
+
+
 def test_a_folder_that_was_made_anew_is_opened_anew(log: Log, tmp_path: Path) -> None:
     store_folder(log, tmp_path)
     held = Segments(tmp_path)

@@ -243,10 +243,14 @@ def _from_files(
     files = _files.setdefault((os.getpid(), folder), Segments(folder))
     selects = by_properties(options.where)
     for window, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end, make.window_bytes, near=True):
-        if first == wanted.start and not _same_store(options, cluster, wanted, window, int(starts[0])):
-            level = logging.DEBUG if options.store == "auto" else logging.WARNING
-            log.log(level, "%s is not the folder of broker %s: messages are fetched", folder, wanted.queue.broker)
-            return
+        if first == wanted.start:
+            last = next(files.runs(wanted.queue, wanted.end - 1, wanted.end), None)
+            if last is None:
+                return
+            if not _same_store(options, cluster, wanted, last[0]):
+                level = logging.DEBUG if options.store == "auto" else logging.WARNING
+                log.log(level, "%s is not the folder of broker %s: messages are fetched", folder, wanted.queue.broker)
+                return
         count = len(starts)
         try:
             rows = make.decoder.place(window, starts, first, base)
@@ -266,13 +270,17 @@ def by_properties(where: str | None) -> Callable[[bytes], bool] | None:
     return lambda properties: selector.matches_text(properties.decode("utf-8", "replace"))
 
 
-def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, window: bytes, at: int) -> bool:
-    """Whether the first record is, byte for byte, what the broker gives for that offset."""
+def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, last: bytes) -> bool:
+    """Whether the range's last record in the files is, byte for byte, what the broker gives for that offset.
+
+    The last one, because logs may part: that of a former master goes on otherwise than its successor's from some record on. A
+    record has its place and its moment in it, so where one is the same all before it are.
+    """
     queue, group = wanted.queue, options.group_id_prefix
     got = asked(
-        options, cluster, queue, lambda: cluster.fetch(queue, wanted.start, max_count=1, max_bytes=1, group=group)
+        options, cluster, queue, lambda: cluster.fetch(queue, wanted.end - 1, max_count=1, max_bytes=1, group=group)
     )
-    return got is not None and got.status == FOUND and window[at : at + len(got.records)] == got.records
+    return got is not None and got.status == FOUND and last == got.records
 
 
 _files: dict[tuple[int, str], Segments] = {}
