@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import Admin
-from penstock.client import reader
+from penstock.client import reader, staging
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.staging import PlannedAnew, Sealed, SinkRun, StageClient, StagedLost, Stager
@@ -153,6 +153,18 @@ def test_a_publish_names_what_is_there_or_nothing_happens(broker: Broker, client
 
 
 # -- lost connections, newer runs, two brokers
+
+
+def test_a_process_that_writes_job_after_job_does_not_remember_all_of_them(
+    client: StageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "RUNS_MAX", 3)
+    for n in range(8):
+        run = SinkRun(f"job-{n}", f"{n}", uuid.uuid4().hex)
+        assert not client.publish(run, 0, [stage(client, run, 0, rows(f"job{n}", 2))]).already
+        assert client.coordinator(run) == "broker-a"
+    assert (len(client._deciders), len(client._told)) == (3, 3)
+    assert client.publish(SinkRun("job-0", "0", uuid.uuid4().hex), 0, []).already
 
 
 def test_a_lost_connection_costs_nothing(broker: Broker, client: StageClient) -> None:

@@ -37,6 +37,7 @@ __all__ = ["Known", "PlannedAnew", "Published", "Sealed", "Sender", "SinkRun", "
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 2.0
+RUNS_MAX = 10_000  # that a process keeps what it heard of: one that lives for months writes any number of jobs
 # Answers of a broker that restarts or has a full disk: a later try may succeed.
 _PASSING = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT)
 
@@ -124,8 +125,8 @@ class StageClient(LogReader):
             raise ValueError(f"patience_s is 0 or above, not {patience_s}")
         self.patience_s = patience_s
         self._masters: dict[str, str] = {}
-        self._deciders: dict[tuple[str, str], str] = {}
-        self._told: set[tuple[str, str, str]] = set()
+        self._deciders: dict[tuple[str, ...], str] = {}
+        self._told: dict[tuple[str, ...], str] = {}
 
     # -- the cluster
 
@@ -223,7 +224,7 @@ class StageClient(LogReader):
             known = self.patiently(lambda: self._newest(run, self.masters(fresh=True)))
             names = sorted(self.masters())
             found = names[crc32(run.sink.encode()) % len(names)] if known is None else known.coordinator
-            self._deciders[run.sink, run.run] = found
+            _keep(self._deciders, (run.sink, run.run), found)
         return found
 
     def _newest(self, run: SinkRun, names: Collection[str]) -> Known | None:
@@ -276,7 +277,7 @@ class StageClient(LogReader):
         """
         with contextlib.suppress(ConnectionLost, TimedOut):  # without a registry those that were there
             self.masters(fresh=True)
-        untold = {(run.sink, run.run, name) for name in self.masters()} - self._told
+        untold = {(run.sink, run.run, name) for name in self.masters()} - self._told.keys()
         newest = self._newest(run, self.masters()) if untold else None
         if newest is not None and newest.coordinator != coordinator:
             raise _others_came(run, newest.coordinator, coordinator)
@@ -294,7 +295,7 @@ class StageClient(LogReader):
                 if newest is None or newest.batch < 0:
                     raise
                 log.warning("broker %s was not told who decides for sink %s: %s", about[2], run.sink, error)
-            self._told.add(about)
+            _keep(self._told, about, coordinator)
 
     def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed], planned_ms: int | None = None) -> Published:
         """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then.
@@ -384,6 +385,13 @@ class StageClient(LogReader):
             )
 
 
+def _keep(known: dict[tuple[str, ...], str], key: tuple[str, ...], value: str) -> None:
+    """Note it, in the place of the oldest where there are RUNS_MAX: who is asked for that again asks the brokers again."""
+    while len(known) >= RUNS_MAX:
+        del known[next(iter(known))]
+    known[key] = value
+
+
 def _layout(parts: Iterable[Sealed]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for part in parts:
@@ -393,11 +401,9 @@ def _layout(parts: Iterable[Sealed]) -> dict[str, set[str]]:
 
 
 def _known(answer: RemotingCommand) -> Known:
-    told = json.loads(answer.body or b"{}")
-    return Known(
-        int(answer.ext["batch"]), answer.ext["coordinator"], told.get("layout") or {}, told.get("planned"),
-        told.get("run", ""),
-    )  # fmt: skip
+    told, ext = json.loads(answer.body or b"{}"), answer.ext
+    layout, planned = told.get("layout") or {}, told.get("planned")
+    return Known(int(ext["batch"]), ext["coordinator"], layout, planned, told.get("run", ""))
 
 
 def _others_came(run: SinkRun, found: str, asked: str) -> StagedLost:
