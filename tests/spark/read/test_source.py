@@ -485,6 +485,23 @@ def test_a_broker_that_was_read_before_and_is_away_is_named_once(log: Log, caplo
     assert len(caplog.records) == 2
 
 
+def test_a_topic_of_a_pattern_that_no_broker_has_any_more_is_named_once(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = stream(subscribe="", subscribePattern="[tu]")
+    start = planning.to_json({A0: 0, MessageQueue("u", "c", 0): 5, MessageQueue("former", "c", 0): 1})
+    for _ in range(3):
+        end = made.latestOffset(start, ReadAllAvailable())
+        assert planning.from_json(end)[MessageQueue("u", "c", 0)] == 5
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("no broker has topic u now: ")
+    log.put(MessageQueue("u", "c", 0), 6)
+    made.latestOffset(end, ReadAllAvailable())
+    del log.records[MessageQueue("u", "c", 0)]
+    made.latestOffset(end, ReadAllAvailable())
+    assert len(caplog.records) == 2
+
+
 def test_the_same_two_offsets_are_the_same_partitions(log: Log) -> None:
     made = stream(minPartitions="5")
     start = made.initialOffset()

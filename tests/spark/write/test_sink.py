@@ -68,6 +68,23 @@ def test_a_job_id_of_another_topic_is_refused(mode: str) -> None:
         assert (count(admin, "one"), count(admin, "other")) == (2, 2)
 
 
+def test_a_row_that_fills_a_plain_send_alone_is_told_with_what_takes_it() -> None:
+    """The broker said of it that the message is illegal, maybe its length."""
+    most = sinkoptions.SEND_BYTES_MAX
+    run = SinkRun("job-n", "n", "attempt", once=True)
+    with Broker() as broker:
+        for size, mode in ((most - 100, "none"), (most, "batch")):
+            options = sinkoptions.parse({"registry": broker.registry, "topic": "t", "commitMode": mode})
+            assert (
+                write(options, run, 0, 0, iter([pa.RecordBatch.from_pydict({"value": [b"x" * size]})])).sealed.rows == 1
+            )
+        options = sinkoptions.parse({"registry": broker.registry, "topic": "t", "commitMode": "none"})
+        with pytest.raises(
+            PenstockError, match=f"more than the {most} bytes of a plain batch send: with commitMode batch"
+        ):
+            write(options, run, 0, 0, iter([pa.RecordBatch.from_pydict({"value": [b"x" * most]})]))
+
+
 def test_a_job_id_in_another_commit_mode_is_refused() -> None:
     """Each mode counts under names of its own: the rows were written a second time."""
     rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})

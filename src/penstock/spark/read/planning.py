@@ -386,6 +386,14 @@ def away(at: Offsets, known: Iterable[MessageQueue]) -> dict[str, list[str]]:
     return found
 
 
+def vanished(options: SourceOptions, at: Offsets, known: Iterable[MessageQueue]) -> frozenset[str]:
+    """Topics that were read before, that the pattern names, and that no broker has now: deleted ones, or their brokers are away."""
+    pattern = options.subscribe_pattern
+    if pattern is None:
+        return frozenset()
+    return frozenset(t for t in {q.topic for q in at} - {q.topic for q in known} if re.fullmatch(pattern, t))
+
+
 def after_gaps(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
     """The oldest offsets of queues that have lost what comes next."""
     return {queue: oldest for queue, (oldest, _) in known.items() if start.get(queue, oldest) < oldest}

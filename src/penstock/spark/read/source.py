@@ -445,6 +445,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.planned: Json = {}  # the end offset that was given last
         self.shown: Offsets = {}  # what the group was last told
         self.away: frozenset[str] = frozenset()  # brokers that are said to be away
+        self.vanished: frozenset[str] = frozenset()  # topics that are said to be nowhere
         self.batch_ms = 0  # monotonic time of the last batch
 
     def initialOffset(self) -> Json:
@@ -473,6 +474,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = at if first is None else first
         known = self._known(at)
         self._say_away(planning.away(at, known))
+        self._say_vanished(planning.vanished(self.options, at, known))
         after = self._behind_losses(at, known)
         after |= samelog.resume(self.options, connection(self.options), start, known)
         reached = {**at, **after}
@@ -543,6 +545,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "broker %s is away: what it holds of %s is read when it is back", broker, ", ".join(away[broker])
             )
         self.away = frozenset(away)
+
+    def _say_vanished(self, vanished: frozenset[str]) -> None:
+        """The same of topics that a pattern names, which are not waited for."""
+        for topic in sorted(vanished - self.vanished):
+            log.warning(
+                "no broker has topic %s now: of one that was deleted the rest is lost, of one whose brokers are away it is"
+                " read when they are back",
+                topic,
+            )
+        self.vanished = vanished
 
     def _behind_losses(self, at: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
         """Where queues go on that have lost what comes next, or end before what was read already. `DataLoss`."""

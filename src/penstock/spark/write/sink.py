@@ -169,6 +169,11 @@ def send(options: SinkOptions, batch: int, partition: int, batches: Iterator[pa.
     rows = _rows(options, client, batch, partition, {})
     for found in batches:
         for piece in rows.pieces(found):
+            if len(piece.data) - piece.start > sinkoptions.SEND_BYTES_MAX:  # then it is one row
+                raise PenstockError(
+                    f"a row for {piece.queue.topic} has with its properties more than the {sinkoptions.SEND_BYTES_MAX} bytes of"
+                    " a plain batch send: with commitMode batch or partition its value alone may have as many"
+                )
             sender.send(piece.queue, piece.data[piece.start :], piece.rows, piece.sys_flag)
     return Sealed("", sender.rows, 0, ())
 
