@@ -387,7 +387,7 @@ def away(at: Offsets, known: Iterable[MessageQueue]) -> dict[str, list[str]]:
 
 
 def vanished(options: SourceOptions, at: Offsets, known: Iterable[MessageQueue]) -> frozenset[str]:
-    """Topics that were read before, that the pattern names, and that no broker has now: deleted ones, or their brokers are away."""
+    """Topics that were read before, that the pattern names, and that no broker has now: they were deleted, or these are away."""
     pattern = options.subscribe_pattern
     if pattern is None:
         return frozenset()
