@@ -24,8 +24,9 @@ from spark_strategies import records
 from store_parts import make, put, work
 
 from penstock.disk.files import Files
-from penstock.errors import ConfigError, Corrupt
+from penstock.errors import ConfigError, Corrupt, StoreError
 from penstock.log import checkpoint
+from penstock.spark import schema
 from penstock.spark.kernel import batches, decode, numpydecode
 from penstock.spark.log import files as logfiles
 from penstock.spark.log import source as logsource
@@ -172,6 +173,17 @@ def test_files_folders_patterns_and_renamed_copies_read_alike(tmp_path: Path) ->
     assert read(copy) == read(paths[1])
     with pytest.raises(ConfigError, match="no commit-log segments"):
         read(tmp_path / "nothing")
+
+
+def test_a_segment_that_was_dropped_since_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """As by the retention of a broker at work; it was an error of Python's."""
+    write_log(tmp_path, many(100))
+    options = parse({"path": str(tmp_path)})
+    parts = [part for run in logsource.plan(options, logfiles.find(options.path)) for part in run]
+    gone = min((tmp_path / "commitlog").iterdir())
+    gone.unlink()
+    with pytest.raises(StoreError, match=f"^segment {gone} is gone since it was listed.*: load again$"):
+        list(logsource.batches(options, schema.arrow_of(("value",)), parts))
 
 
 def test_a_file_that_is_no_segment_is_damage(tmp_path: Path) -> None:

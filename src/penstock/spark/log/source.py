@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition
 
 from penstock.client.routes import MessageQueue
-from penstock.errors import ConfigError, Corrupt
+from penstock.errors import ConfigError, Corrupt, StoreError
 from penstock.log import checkpoint
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles
@@ -196,7 +196,12 @@ def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entri
         if isinstance(part, Entries):
             yield from _of_entries(options, make, part)
         else:
-            yield from _of_piece(options, make, part)
+            try:
+                yield from _of_piece(options, make, part)
+            except FileNotFoundError:
+                raise StoreError(
+                    f"segment {part.segment.path} is gone since it was listed, as where its broker drops the oldest: load again"
+                ) from None
 
 
 def _of_piece(options: LogOptions, make: Batches, piece: Piece) -> Iterator[pa.RecordBatch]:
