@@ -6,7 +6,7 @@ import pytest
 
 from client.steps import echo, peer
 from penstock.client.aio.connection import Connection, reason
-from penstock.errors import ConnectionLost, TimedOut
+from penstock.errors import ConnectionLost, NotConnected, TimedOut
 from penstock.wire.remoting import RemotingCommand
 
 
@@ -73,3 +73,51 @@ async def test_a_peer_that_breaks_the_protocol_or_leaves(bad: bytes) -> None:
 def test_no_connection_is_without_a_reason(error: OSError, why: str) -> None:
     """asyncio has no words for two of them, and an error is never false."""
     assert reason(error) == why
+
+
+async def test_nothing_more_is_written_to_a_peer_that_takes_nothing() -> None:
+    """What had no answer in time stayed in memory, with every further request, as long as the broker was stopped."""
+    wakes = asyncio.Event()
+
+    async def sleeps(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        await wakes.wait()
+        await echo(command, writer)
+
+    async with peer(sleeps) as address:
+        connection = await Connection.open(address, 20, ignore)
+        transport = connection._transport
+        assert transport is not None
+        waiting = []
+        while transport.get_write_buffer_size() < 8 << 20:  # more than any system takes for it
+            waiting.append(connection.request(RemotingCommand(1, body=bytes(1 << 20))))
+            await asyncio.sleep(0)
+        kept = transport.get_write_buffer_size()
+        for _ in range(3):
+            with pytest.raises(TimedOut, match="did not take request 2 within"):
+                await connection.call(RemotingCommand(2, body=bytes(1 << 20), opaque=1), 0.02)
+        assert transport.get_write_buffer_size() <= kept
+        wakes.set()
+        assert (await connection.call(RemotingCommand(3), 60)).ext["code"] == "3"
+        assert {answer.ext["code"] for answer in await asyncio.gather(*waiting)} == {"1"}
+        connection.close()
+
+
+async def test_a_connection_that_ends_is_waited_for_no_longer() -> None:
+    wakes = asyncio.Event()
+
+    async def sleeps(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        await wakes.wait()
+
+    async with peer(sleeps) as address:
+        connection = await Connection.open(address, 20, ignore)
+        transport = connection._transport
+        assert transport is not None
+        while transport.get_write_buffer_size() < 8 << 20:
+            connection.request(RemotingCommand(1, body=bytes(1 << 20)))
+            await asyncio.sleep(0)
+        waits = asyncio.create_task(connection.call(RemotingCommand(2), 60))
+        await asyncio.sleep(0)
+        connection.close()
+        with pytest.raises(NotConnected):
+            await waits
+        wakes.set()

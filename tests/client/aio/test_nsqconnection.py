@@ -106,6 +106,32 @@ async def test_a_lost_connection_fails_what_waits() -> None:
         assert connection.closed
 
 
+async def test_nothing_more_is_written_to_a_broker_that_takes_nothing() -> None:
+    wakes = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await wakes.wait()
+        while (await reader.readexactly(4)) != b"END\n":
+            await reader.readexactly(1 << 20)
+        writer.write(OK_FRAME)
+
+    async with peer(talk) as address:
+        connection = await NsqConnection.open(address, 20)
+        transport = connection._transport
+        assert transport is not None
+        while transport.get_write_buffer_size() < 8 << 20:  # more than any system takes for it
+            connection.send(b"PUB\n" + bytes(1 << 20))
+            await asyncio.sleep(0)
+        kept = transport.get_write_buffer_size()
+        for _ in range(3):
+            with pytest.raises(TimedOut, match="did not take a command within"):
+                await connection.call(bytes(1 << 20), 0.02)
+        assert transport.get_write_buffer_size() <= kept
+        wakes.set()
+        assert await connection.call(b"END\n", 60) == b"OK"
+        connection.close()
+
+
 async def test_a_silent_broker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nsqconnection, "SILENT_S", 0.05)
 

@@ -1,6 +1,7 @@
 """`client.aio.producer` against a real broker: every way of sending, and what happens when it fails."""
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -300,6 +301,22 @@ async def test_a_oneway_send_has_the_time_of_a_send() -> None:
         with pytest.raises(TimedOut, match="no name server says where it is"):
             await producer.send_oneway(Message("T", b""))
         assert set(asked) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+async def test_a_oneway_send_waits_for_a_broker_that_takes_nothing_and_no_longer(own_cluster, kind: str) -> None:  # type: ignore[no-untyped-def]
+    """It waited for ever; to a queue topic not at all, and all that was sent stayed in memory."""
+    async with Producer(own_cluster.registry, kind=kind, send_timeout_s=0.5) as producer:  # type: ignore[arg-type]
+        await producer.send(Message("T", b"x"), timeout_s=60.0)
+        own_cluster.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(TimedOut, match="broker broker-a takes nothing"):
+                for _ in range(50):
+                    await producer.send_oneway(Message("T", os.urandom(1 << 20)))
+        finally:
+            own_cluster.process.send_signal(signal.SIGCONT)
+        receipt = await producer.send(Message("T", b"x"), timeout_s=60.0)
+        assert receipt.status is SendStatus.SEND_OK
 
 
 async def test_whoever_does_not_wait_for_the_end_leaves_nothing_running(

@@ -107,18 +107,27 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """The answer to a request. TimedOut leaves the connection usable: a late answer is dropped."""
-        future = self.request(command)
+        """The answer to a request. TimedOut leaves the connection usable: a late answer is dropped.
+
+        It is not written while the peer takes nothing: whatever is given up would stay in the memory of a connection to a
+        broker that is stopped.
+        """
+        opaque = -1
         try:
             async with asyncio.timeout(timeout_s):
+                if self._writable is not None:
+                    await self.drain()
+                future = self.request(command)
+                opaque = command.opaque
                 return await future
         except TimeoutError:
-            raise TimedOut(f"{self.address} did not answer request {command.code} within {timeout_s:.3g} s") from None
+            did = "answer" if opaque >= 0 else "take"
+            raise TimedOut(f"{self.address} did not {did} request {command.code} within {timeout_s:.3g} s") from None
         finally:
-            self._waiting.pop(command.opaque, None)
+            self._waiting.pop(opaque, None)
 
     async def drain(self) -> None:
-        """Wait until the peer has taken most of what was written."""
+        """Wait until the peer has taken most of what was written, or the connection is closed."""
         self._flush()
         while self._writable is not None:
             await asyncio.shield(self._writable)

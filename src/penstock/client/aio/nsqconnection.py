@@ -51,6 +51,7 @@ class NsqConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._heard_s = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
+        self._writable: asyncio.Future[None] | None = None
         self._out: list[bytes] = []
 
     @classmethod
@@ -141,15 +142,29 @@ class NsqConnection(asyncio.Protocol):
         return future
 
     async def call(self, data: bytes, timeout_s: float) -> bytes:
-        """The answer to a command. TimedOut leaves the connection usable: a late answer is dropped."""
-        future = self.request(data)
+        """The answer to a command. TimedOut leaves the connection usable: a late answer is dropped.
+
+        It is not written while the broker takes nothing: what is given up would stay in memory.
+        """
+        future: asyncio.Future[bytes] | None = None
         try:
             async with asyncio.timeout(timeout_s):
+                if self._writable is not None:
+                    await self.drain()
+                future = self.request(data)
                 return await asyncio.shield(future)
         except TimeoutError:
-            raise TimedOut(f"{self.address} did not answer within {timeout_s:g} s") from None
+            did = "take a command" if future is None else "answer"
+            raise TimedOut(f"{self.address} did not {did} within {timeout_s:g} s") from None
         finally:
-            future.cancel()  # it stays in the row, so that the answers behind it find theirs
+            if future is not None:
+                future.cancel()  # it stays in the row, so that the answers behind it find theirs
+
+    async def drain(self) -> None:
+        """Wait until the broker has taken most of what was written, or the connection is closed."""
+        self._flush()
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
 
     def close(self) -> None:
         """Close; commands still waiting fail with ConnectionLost."""
@@ -204,10 +219,19 @@ class NsqConnection(asyncio.Protocol):
         elif kind == ERROR:
             log.warning("%s: %s", self.address, data.decode("utf-8", "replace"))
 
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         if self._liveness is not None:
             self._liveness.stop()
+        self.resume_writing()
         self.lost.set()
         if self._watch is not None:
             self._watch.cancel()

@@ -38,9 +38,11 @@ class QueueSender:
         return SendReceipt(SendStatus.SEND_OK, to, -1, ("",) * len(messages), ("",) * len(messages))
 
     async def send_oneway(self, address: str, message: Message) -> None:
-        """Write the publish and look at no answer."""
-        future = (await self._connection(address)).request(self._command([message]))
-        future.cancel()
+        """Write the publish, once the broker takes something, and look at no answer."""
+        command = self._command([message])
+        connection = await self._connection(address)
+        await connection.drain()
+        connection.request(command).cancel()
 
     def _command(self, messages: Sequence[Message]) -> bytes:
         check_plain(messages)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from penstock.client.aio.attempts import Attempts, SendSettings
+from penstock.client.aio.attempts import Attempts, SendSettings, late
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.lanes import Lanes
 from penstock.client.aio.nsqsending import QueueSender
@@ -239,31 +239,39 @@ class Producer:
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> str:
-        """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic."""
+        """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic.
+
+        It waits for a broker that takes nothing as long as a send does for its receipt; then TimedOut, and nothing is written.
+        """
         self.lanes.check_send(message.topic)
         attempts = self.attempts
         sent = attempts.outgoings.make((message,))
-        route = await attempts.route_by(message.topic, asyncio.get_running_loop().time() + self._timeout_s)
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        route = await attempts.route_by(message.topic, deadline)
         to, free = await attempts.choose(message, queue, selector, None)
         try:
-            return await self._send_oneway(sent, route, to)
-        except NotConnected:  # certainly not written
-            if not free:
-                raise
-        to, _ = await attempts.choose(message, queue, selector, to.broker)
-        return await self._send_oneway(sent, route, to)
+            async with asyncio.timeout_at(deadline):
+                try:
+                    return await self._send_oneway(sent, route, to)
+                except NotConnected:  # certainly not written
+                    if not free:
+                        raise
+                to, _ = await attempts.choose(message, queue, selector, to.broker)
+                return await self._send_oneway(sent, route, to)
+        except TimeoutError:
+            raise TimedOut(f"{late(message.topic, sent=False)}: broker {to.broker} takes nothing") from None
 
     async def _send_oneway(self, sent: Outgoing, route: Route, to: MessageQueue) -> str:
         if route.nsq:
             await self._sender.send_oneway(self.attempts.nsq_address(route, to), sent.messages[0])
             return ""
         connection = await self._cluster.connection(await self.attempts.address(to))
+        await connection.drain()
         connection.send_oneway(sent.request(to))
         if self._tracer is not None:
             nothing = ("",) * len(sent.keys)
             receipt = SendReceipt(SendStatus.SEND_OK, to, 0, tuple(sent.keys), nothing)
             self._tracer.sent(sent, receipt, self._cluster.clock.now_ms())
-        await connection.drain()
         return sent.keys[0]
 
     def send_nowait(
