@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from client.scripted import QUEUE, Scripted, message, scripted, settings
+from client.steps import peer
 from penstock.client.aio.assigned import Assigned
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listener, Listeners
@@ -21,7 +22,7 @@ from penstock.client.subscriptions import Subscription
 from penstock.message import ReceivedMessage
 from penstock.threads import Threads
 from penstock.wire.codes import RequestCode, ResponseCode
-from penstock.wire.remoting import RemotingCommand
+from penstock.wire.remoting import RemotingCommand, encode
 from polling import until
 
 
@@ -143,6 +144,38 @@ async def test_a_queue_that_is_given_up_while_offsets_are_committed_is_committed
         logs.assigned[QUEUE].window.go_on_at(4)
         await until(lambda: len(script.asked) > 1)
         assert [command.ext["queueId"] for command in script.asked] == ["0", "0"]
+
+
+@pytest.mark.parametrize("says", ["nothing", "no"])
+async def test_a_broker_that_cannot_be_told_an_offset_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    """Each of its queues was waited for in turn, for 10 s; and when one had failed, nothing was committed for 5 s."""
+    monkeypatch.setattr("penstock.client.aio.logconsumer.COMMIT_AGAIN_S", 600.0)
+    wakes = asyncio.Event()
+
+    async def answers(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        if says == "nothing":
+            await wakes.wait()
+        writer.write(encode(command.reply(ResponseCode.SYSTEM_ERROR)))
+
+    elsewhere = QUEUE._replace(broker="b")
+    async with peer(answers) as other, consumer() as (script, logs):
+        script.route = {
+            "brokerDatas": [
+                {"brokerName": "a", "cluster": "C", "brokerAddrs": {"0": script.cluster.registries[0]}},
+                {"brokerName": "b", "cluster": "C", "brokerAddrs": {"0": other}},
+            ],
+            "queueDatas": [],
+        }
+        for queue in (elsewhere, QUEUE, elsewhere._replace(queue_id=1)):
+            logs.assigned[queue] = Assigned(queue, Subscription("T"), 3)
+        logs.start()
+        for offset in (4, 5, 6):
+            logs.assigned[QUEUE].window.go_on_at(offset)
+            logs.finish(logs.assigned[QUEUE], [])
+            await until(lambda offset=offset: str(offset) in [command.ext["commitOffset"] for command in script.asked])  # type: ignore[misc]
+        wakes.set()
 
 
 async def test_where_a_queue_is_begun_is_committed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,7 @@ class LogConsumer:
         self._give_back = GiveBack(cluster, self._group, settings.attempts_max)
         self._puller = Puller(cluster, settings, self._hand_out)
         self._settled = asyncio.Event()
+        self._committing: set[str] = set()  # brokers that are told offsets now, or were and have failed
         self._found: dict[str, tuple[set[MessageQueue], int]] = {}  # by topic: its queues at first, and when that was
         self._tracer: Tracer | None = None
 
@@ -343,7 +344,6 @@ class LogConsumer:
     # -- offsets
 
     async def _keep_offsets(self) -> None:
-        outages = self._cluster.outages
         soon_s = COMMIT_SOON_S if self._settings.shared else COMMIT_FILE_S
         while True:
             with contextlib.suppress(TimeoutError):
@@ -351,23 +351,35 @@ class LogConsumer:
                     await self._settled.wait()
             await asyncio.sleep(soon_s)  # those that are settled meanwhile go with it
             self._settled.clear()
-            failed = False
-            for assigned in list(self.assigned.values()):
+            for broker in {queue.broker for queue in self.assigned} - self._committing:
+                self._committing.add(broker)
+                self._cluster.spawn(self._commit_at(broker))
+
+    async def _commit_at(self, broker: str) -> None:
+        """Commit what is settled of the queues of one broker, by itself: one that says nothing holds up no other."""
+        outages, failed = self._cluster.outages, False
+        try:
+            for assigned in self._read_at(broker):
                 if self.assigned.get(assigned.queue) is not assigned:
                     continue  # given up meanwhile: another one may read it by now, or it was moved
-                broker = f"broker {assigned.queue.broker}"
                 try:
                     await self._commit(assigned)
-                    outages.answered(broker)
+                    outages.answered(f"broker {broker}")
                 except (ClientError, WireError) as error:
-                    outages.failed(broker, f"group {self._group} commits {assigned.queue}", error)
+                    outages.failed(f"broker {broker}", f"group {self._group} commits {assigned.queue}", error)
                     failed = True
                 except Exception:  # whatever it is, the other queues' offsets are committed, and this one's later
                     log.exception("group %s commits %s, tried again", self._group, assigned.queue)
                     failed = True
             if failed:
                 await asyncio.sleep(COMMIT_AGAIN_S)
-                self._settled.set()
+        finally:
+            self._committing.discard(broker)
+        if any(assigned.uncommitted is not None for assigned in self._read_at(broker)):
+            self._settled.set()
+
+    def _read_at(self, broker: str) -> list[Assigned]:
+        return [assigned for queue, assigned in self.assigned.items() if queue.broker == broker]
 
     async def _commit(self, assigned: Assigned) -> None:
         """Tell the committed offset to the broker, or write it to the file."""
