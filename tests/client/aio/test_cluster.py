@@ -123,6 +123,31 @@ async def test_heartbeats_wait_neither_for_a_name_server_nor_for_a_broker_that_s
         await cluster.close()
 
 
+async def test_goodbyes_do_not_wait_for_a_broker_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a program took 3 s for each that was stopped or cut off."""
+    monkeypatch.setattr("penstock.client.aio.cluster.GOODBYE_S", 600.0)
+    told = asyncio.Event()
+
+    async def dumb(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        return None
+
+    async def note(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        told.set()
+        await echo(command, writer)
+
+    async with peer(echo) as registry, peer(dumb) as away, peer(note) as here:
+        cluster = Cluster(registry, timeout_s=600)
+        cluster.routes["T"] = Route("T", {"a": {0: away}, "b": {0: here}}, ())
+        await cluster.start()
+        for address in (away, here):
+            await cluster.connection(address)
+        leaving = asyncio.create_task(cluster.unregister(producer="P"))
+        async with asyncio.timeout(60):
+            await told.wait()
+        await cluster.close()
+        await leaving
+
+
 async def test_refusals() -> None:
     async def refuse(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
         writer.write(encode(command.reply(16, remark="no")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -27,6 +28,7 @@ log = logging.getLogger("penstock.client")
 ROUTE_S = 30.0
 HEARTBEAT_S = 30.0
 RECONNECT_S = 1.0
+GOODBYE_S = 3.0
 T = TypeVar("T")
 
 Handler = Callable[[RemotingCommand], Awaitable[RemotingCommand | None]]
@@ -320,17 +322,16 @@ class Cluster:
         await asyncio.gather(*map(tell, self.broker_addresses()))
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
-        """Say goodbye to every broker connected to."""
+        """Say goodbye to every broker connected to, side by side, for one may say nothing."""
         ext = {"clientID": self.client_id}  # RocketMQ makes a group of no name of one that is said to be empty
         ext |= {"producerGroup": producer} if producer else {"consumerGroup": consumer}
-        for address in self.broker_addresses():
-            if address in self._connections:
-                try:
-                    await self.call(
-                        address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, dict(ext)), min(3.0, self.timeout_s)
-                    )
-                except (ClientError, Closed):
-                    continue
+
+        async def leave(address: str) -> None:
+            with contextlib.suppress(ClientError, Closed):
+                goodbye = RemotingCommand(RequestCode.UNREGISTER_CLIENT, dict(ext))
+                await self.call(address, goodbye, min(GOODBYE_S, self.timeout_s))
+
+        await asyncio.gather(*(leave(address) for address in self.broker_addresses() if address in self._connections))
 
     # -- requests that brokers start
 
