@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client.scripted import QUEUE, Scripted, body, scripted, settings
-from client.steps import mute
+from client.steps import idle_time, mute, peer
 from penstock.client.aio.channelconsumer import ChannelConsumer
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.dispatch import Dispatcher
@@ -177,6 +177,35 @@ async def test_a_broker_that_does_not_answer_costs_no_queue_of_another(orderly: 
         group.rebalance_soon()
         await until(lambda: here in logs.assigned)
         assert away not in logs.assigned
+
+
+async def test_a_broker_that_says_nothing_is_waited_for_once_and_not_by_every_topic() -> None:
+    """A group of six topics that began while one of two brokers stood still read the other one's after minutes."""
+    asked: list[int] = []
+
+    async def silent(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        asked.append(command.code)
+
+    topics = [f"T{n}" for n in range(4)]
+    async with peer(silent) as away, member() as (script, logs, group):
+        addresses = {"a": away, "b": script.cluster.registries[0]}
+        brokers = [
+            {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"} for name, address in addresses.items()
+        ]
+        one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+        queues = [{"brokerName": name, **one} for name in addresses]
+        script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+        script.replies[MEMBERS] = lambda command: command.reply(
+            body=dumps({"consumerIdList": [script.cluster.client_id]})
+        )
+        for topic in topics:
+            group.subscribe(topic)
+            await script.cluster.route(topic)
+        with idle_time():
+            group.start()
+            await until(lambda: len(logs.assigned) == len(topics))
+        assert {queue.broker for queue in logs.assigned} == {"b"}
+        assert asked == [RequestCode.HEART_BEAT] * asked.count(RequestCode.HEART_BEAT) + [MEMBERS]
 
 
 async def test_many_topics_cost_few_heartbeats() -> None:

@@ -39,28 +39,31 @@ class MemberLocks:
         await self._ask(RequestCode.UNLOCK_BATCH_MQ, [queue])
 
     async def _ask(self, code: int, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
-        loop = asyncio.get_running_loop()
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_broker.setdefault(queue.broker, []).append(queue)
         held: dict[MessageQueue, float] = {}
-        for broker, some in by_broker.items():
-            body = {
-                "clientId": self._cluster.client_id,
-                "consumerGroup": self._group,
-                "mqSet": [queue.as_json() for queue in some],
-            }
-            asked_s = loop.time()
-            try:
-                answer = await self._cluster.ask_queue(some[0], RemotingCommand(code, body=dumps(body)))
-            except (ClientError, WireError) as error:
-                self._cluster.outages.failed(f"the queue locks of {broker}", f"group {self._group}", error)
-                continue
-            self._cluster.outages.answered(f"the queue locks of {broker}")
-            if answer.body:
-                granted = map(MessageQueue.from_json, loads(answer.body).get("lockOKMQSet") or ())
-                held.update(dict.fromkeys(granted, asked_s))
+        asked = (self._ask_one(code, broker, some) for broker, some in by_broker.items())
+        for granted in await asyncio.gather(*asked):  # side by side, for one may say nothing
+            held.update(granted)
         return held
+
+    async def _ask_one(self, code: int, broker: str, some: list[MessageQueue]) -> dict[MessageQueue, float]:
+        body = {
+            "clientId": self._cluster.client_id,
+            "consumerGroup": self._group,
+            "mqSet": [queue.as_json() for queue in some],
+        }
+        asked_s = asyncio.get_running_loop().time()
+        try:
+            answer = await self._cluster.ask_queue(some[0], RemotingCommand(code, body=dumps(body)))
+        except (ClientError, WireError) as error:
+            self._cluster.outages.failed(f"the queue locks of {broker}", f"group {self._group}", error)
+            return {}
+        self._cluster.outages.answered(f"the queue locks of {broker}")
+        if not answer.body:
+            return {}
+        return dict.fromkeys(map(MessageQueue.from_json, loads(answer.body).get("lockOKMQSet") or ()), asked_s)
 
     async def keep(self, assigned: dict[MessageQueue, Assigned]) -> None:
         """Renew all locks every 20 s, until cancelled."""

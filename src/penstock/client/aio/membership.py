@@ -147,9 +147,10 @@ class Membership:
             if self._untold:
                 await self._tell()
             complete, outages = True, self._cluster.outages
+            silent: dict[str, ClientError] = {}  # brokers that did not answer: they are asked of no further topic now
             for topic in topics:
                 try:
-                    complete &= await self._rebalance(topic)
+                    complete &= await self._rebalance(topic, silent)
                     outages.answered(f"the sharing of {topic}")
                 except NoRoute:
                     self._logs.found(topic, ())
@@ -164,8 +165,10 @@ class Membership:
                     log.exception("group %s cannot share out %s, tried again", self._name, topic)
             wait_s = REBALANCE_S if complete else REBALANCE_SOON_S
 
-    async def _rebalance(self, topic: str) -> bool:
-        """Take and give up queues of a topic; whether all that is this member's share could be taken."""
+    async def _rebalance(self, topic: str, silent: dict[str, ClientError]) -> bool:
+        """Take and give up queues of a topic; whether all that is this member's share could be taken. Brokers in `silent` are
+        not asked, and those that do not answer are put there.
+        """
         route = await self._route(topic)
         if route.kind == "queue":
             self._follow(topic, route)
@@ -173,7 +176,7 @@ class Membership:
         queues = sorted(route.subscribe_queues())
         self._logs.found(topic, queues)
         if self._settings.shared:
-            members = await self._members(topic)
+            members = await self._members(topic, silent)
             if self._cluster.client_id not in members:
                 await self._cluster.send_heartbeats()
                 return False
@@ -183,10 +186,11 @@ class Membership:
         gone, new = changes(self._logs.assigned, share, topic)
         for queue in gone:
             await self._logs.drop(queue)
-        locked = await self._logs.lock(new)
-        failed: dict[
-            str, ClientError | WireError
-        ] = {}  # brokers that do not say where to begin: the others' queues are taken
+        locked = await self._logs.lock(queue for queue in new if queue.broker not in silent)
+        # Brokers that do not say where to begin: the others' queues are taken.
+        failed: dict[str, ClientError | WireError] = {
+            queue.broker: silent[queue.broker] for queue in new if queue.broker in silent
+        }
         for queue in new:
             if queue not in locked or queue.broker in failed:
                 continue
@@ -194,6 +198,7 @@ class Membership:
                 offset = await self._logs.start_offset(queue)
             except (ClientError, WireError) as error:
                 failed[queue.broker] = error
+                _note_silent(silent, queue.broker, error)
                 continue
             if (subscription := self.subscriptions.get(topic)) is None or self._closing:  # meanwhile
                 break
@@ -202,19 +207,29 @@ class Membership:
             raise next(iter(failed.values()))
         return len(locked) == len(new)
 
-    async def _members(self, topic: str) -> list[str]:
+    async def _members(self, topic: str, silent: dict[str, ClientError]) -> list[str]:
         """The client ids of the group, sorted; empty when the brokers do not know it yet."""
         request = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self._name})
         route = await self._cluster.route(topic)
         failed: ClientError = NoRoute(f"no broker serves topic {topic!r}")
         for broker in route.brokers:
+            if broker in silent:
+                failed = silent[broker]
+                continue
             try:
                 answer = await self._cluster.call(route.read_address(broker) or "", request)
             except ClientError as error:
                 failed = error
+                _note_silent(silent, broker, error)
                 continue
             if answer.code != ResponseCode.SUCCESS:
                 return []
             found = loads(answer.body)
             return sorted(map(str, found.get("consumerIdList") or ())) if isinstance(found, dict) else []
         raise failed
+
+
+def _note_silent(silent: dict[str, ClientError], broker: str, error: ClientError | WireError) -> None:
+    """A broker said nothing, and would be waited for as long by every topic."""
+    if isinstance(error, TimedOut):
+        silent[broker] = error
