@@ -632,7 +632,7 @@ class Net:
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.sleep(0)
-        while self.workers.under_way or self.in_turn:
+        while not self.workers.are_done() or self.in_turn:
             await asyncio.sleep(0.001)
         if self._timer is not None:
             self._timer.cancel()

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from penstock.disk.job import Job
 from penstock.disk.workers import Workers
 from penstock.errors import StoreError
@@ -40,6 +42,31 @@ def test_a_flush_does_not_wait_for_slow_work() -> None:
     loop.turn()
     assert (loop.ended[1:], loop.workers.under_way) == ([("prepare", "")], 0)
     assert names[0].startswith("penstock-flush")
+    loop.workers.close()
+
+
+def test_a_disk_that_does_not_answer_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that had been told to stop said `stopping`, and nothing more for as long as the disk hung."""
+    loop, go_on = Loop(), threading.Event()
+    assert loop.workers.are_done()
+    for _ in range(2):
+        loop.workers.start(Job("flush", go_on.wait))  # type: ignore[arg-type]
+    assert not loop.workers.are_done()
+    assert caplog.messages == []
+    monkeypatch.setattr("penstock.disk.workers.LONG_S", 0.0)
+    for _ in range(2):
+        assert not loop.workers.are_done()
+    assert [text.partition(" flush_ms=")[0] for text in caplog.messages] == [
+        "the disk does not answer, and the end waits for it"
+    ]
+    go_on.set()
+    loop.turn()
+    loop.turn()
+    assert loop.workers.are_done()
+    assert "the disk was slow: answers have waited for a flush" in caplog.text
+    assert len(caplog.messages) == 2
     loop.workers.close()
 
 
