@@ -69,7 +69,7 @@ class Workers:
         for_s = time.perf_counter() - self._flush_began
         if self._flushes and for_s > LONG_S and self._told_of != self._flush_began:
             self._told_of = self._flush_began
-            log.warning("the disk does not answer, and the end waits for it flush_ms=%d", for_s * 1000)
+            log.warning("the disk does not answer, and the end waits for it flush_ms=%d", int(for_s * 1000))
         return not self.under_way
 
     def _run(self, job: Job) -> None:
@@ -92,7 +92,7 @@ class Workers:
             self._flush_began = time.perf_counter()  # of the next one in the row
             self._flush_s = max(took_s, self._flush_s * FLUSH_FADES)
             if took_s > LONG_S and self._told.is_news("", int(time.monotonic() * 1000)):
-                log.warning("the disk was slow: answers have waited for a flush took_ms=%d", took_s * 1000)
+                log.warning("the disk was slow: answers have waited for a flush took_ms=%d", int(took_s * 1000))
         self._done(job, error)
 
     def close(self) -> None:
