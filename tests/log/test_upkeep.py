@@ -142,11 +142,15 @@ def test_a_checkpoint_under_way_leaves_the_rest_to_the_close(tmp_path: Path) -> 
     files = OneByOne()
     store = make(tmp_path, files=files)
     store.open()
+    put(store, b"x", topic=b"flushed")
+    work(store)
+    files.alone.clear()
     for n in range(3 * TOGETHER_MIN):
         put(store, b"x", queue_id=n)
     files.then = store.upkeep.hasten
     work(store)
     assert len(files.alone) == 3
+    assert {queue.topic for queue in store.dirty_queues} == {b"T"}  # what is flushed is not flushed once more
     value = CheckpointFile(tmp_path / "checkpoint", Files()).load()
     assert value is not None
     assert value.derived < store.end_position

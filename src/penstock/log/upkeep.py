@@ -48,6 +48,7 @@ class FlushFailed(StoreError):
 class Unflushed(NamedTuple):
     """What was derived and is not on the disk."""
 
+    queues: list[ConsumeQueue]
     segments: list[Segment]
     folders: set[Path]
     index_files: list[IndexFile]
@@ -292,12 +293,12 @@ class Upkeep:
         def again() -> None:
             if flushed:
                 return
-            for by_id in store.queues.values():
-                for queue in by_id.values():
-                    if queue.file.segments:  # before its first file it has no folder that could be flushed
-                        queue.flush_again()
-                        store.mark_dirty(queue)
-            for index_file in store.index.index_files if store.index is not None else ():
+            for queue in dirty.queues:
+                # Its topic may be deleted meanwhile, and before its first file it has no folder that could be flushed.
+                if store.queues.get(queue.topic, {}).get(queue.queue_id) is queue and queue.file.segments:
+                    queue.flush_again()
+                    store.mark_dirty(queue)
+            for index_file in dirty.index_files:
                 index_file.mark_dirty()
 
         return self._once("checkpoint", run, done, again, passing=(StoreError,))
@@ -307,7 +308,8 @@ class Upkeep:
         store = self.store
         segments: list[Segment] = []
         folders: set[Path] = set()
-        for queue in store.dirty_queues:
+        queues = list(store.dirty_queues)
+        for queue in queues:
             segments += queue.dirty_segments()
             queue.flushed()
             if queue.take_fresh():
@@ -320,7 +322,7 @@ class Upkeep:
                 if index_file.take_dirty():
                     index_files.append(index_file)
                     folders.add(self.folder / "index")
-        return Unflushed(segments, folders, index_files)
+        return Unflushed(queues, segments, folders, index_files)
 
     def _take_reserve(self, mono_ms: int) -> Job | None:
         if not self._may("reserve", mono_ms):

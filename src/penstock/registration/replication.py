@@ -28,7 +28,7 @@ from penstock.tls import peer_context
 log = logging.getLogger("penstock.ha")
 
 RECONNECT_S = 1.0
-AGAIN_S = 0.05  # the pause before the second attempt, doubled up to that: a master that gave its place away starts anew
+AGAIN_S = 0.05  # the first pause, doubled up to that one: a master that gave its place away starts anew
 # A machine that is off refuses nothing, and the kernel tries for minutes; another may be the master by then.
 CONNECT_S = 3.0
 ASK_S = 1.5  # for one node to say whether it is a master
@@ -238,20 +238,26 @@ class MasterLink:
                 await self._known.wait()
                 continue
             self._known.clear()
-            pause_s = min(self._pause_s, RECONNECT_S / 4 if self._by_engine else RECONNECT_S)
-            self._pause_s = min(2 * self._pause_s, RECONNECT_S)
             began_s = time.monotonic()
             try:
-                pause_s = self._look_back(address, await self._stay(address), pause_s)
+                session = await self._stay(address)
                 if time.monotonic() - began_s > RECONNECT_S:
                     self._pause_s = AGAIN_S
+                pause_s = self._look_back(address, session, self._next_pause_s())
             except (OSError, ValueError, OverflowError, ConfigError) as error:
+                pause_s = self._next_pause_s()
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._known.wait()  # who is the master is news
+
+    def _next_pause_s(self) -> float:
+        """The pause before the next attempt: twice the one before."""
+        pause_s = min(self._pause_s, RECONNECT_S / 4 if self._by_engine else RECONNECT_S)
+        self._pause_s = min(2 * self._pause_s, RECONNECT_S)
+        return pause_s
 
     async def _stay(self, address: str) -> Session | None:
         """Follow this node for as long as it can be followed, and nobody names another one. OSError, ValueError."""
