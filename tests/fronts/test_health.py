@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +24,9 @@ from penstock.fronts.health import Health, hindrances_of
 from penstock.fronts.http.nsqd import NEEDS, NsqHttp
 from penstock.fronts.lookupd import NEEDS as LOOKUP_NEEDS
 from penstock.fronts.site import Site
+from penstock.testing import Broker
 from penstock.wire.names import TIMER_TOPIC
+from polling import eventually
 
 
 class Disk(Files):
@@ -92,7 +98,14 @@ async def test_what_the_system_does_not_give_is_a_reason_for_ten_seconds(
 async def test_what_a_restart_mends(side: Side) -> None:
     site = NsqHttp(side.broker)
     failing: dict[str, str] = {}
-    site.found_at(SimpleNamespace(role=SimpleNamespace(faults=SimpleNamespace(failing=failing))), 1, 2, 3)  # type: ignore[arg-type]
+    site.found_at(
+        SimpleNamespace(
+            role=SimpleNamespace(faults=SimpleNamespace(failing=failing)), workers=SimpleNamespace(hanging_s=0.0)
+        ),
+        1,
+        2,
+        3,
+    )  # type: ignore[arg-type]
     failing["flushes"] = "flushes: it broke"
     assert await told(site) == (500, 503, ["flushes: it broke"])
     assert (await ask(site, "GET", "/ping")).short == (500, "NOK - flushes: it broke")
@@ -101,6 +114,53 @@ async def test_what_a_restart_mends(side: Side) -> None:
     side.broker.schedule.error = StoreError("schedule: Input/output error")
     reason = "delayed messages are not written down: schedule: Input/output error"
     assert await told(site) == (500, 503, [reason])
+
+
+class Hanging(Files):
+    """A disk whose flushes take until `goes_on` is set."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def datasync(self, fd: int) -> None:
+        time.sleep(0.005)  # so long that no flush is the loop's own
+        self.goes_on.wait()
+        super().datasync(fd)
+
+
+def test_a_disk_that_does_not_answer_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load balancer sent on to a broker whose every answer waited for a flush."""
+    disk = Hanging()
+    with Broker(files=disk) as broker:
+
+        def reasons() -> list[str]:
+            with urllib.request.urlopen(
+                f"http://{broker.http}/healthz", timeout=30
+            ) as alive:  # a restart would not help
+                assert alive.read() == b"OK"
+            try:
+                with urllib.request.urlopen(f"http://{broker.http}/ready", timeout=30) as ready:
+                    return list(json.load(ready)["reasons"])
+            except urllib.error.HTTPError as refused:
+                with refused:
+                    return list(json.load(refused)["reasons"])
+
+        def send() -> bytes:
+            with urllib.request.urlopen(f"http://{broker.http}/pub?topic=jobs", b"at level os", timeout=30) as stored:
+                return bytes(stored.read())
+
+        assert send() == b"OK"
+        assert reasons() == []
+        monkeypatch.setattr("penstock.disk.workers.LONG_S", 0.05)
+        disk.goes_on.clear()
+        try:
+            assert send() == b"OK"
+            eventually(lambda: reasons() != [])
+            assert reasons()[0].startswith("the disk does not answer: a flush has taken ")
+        finally:
+            disk.goes_on.set()
+        eventually(lambda: reasons() == [])
 
 
 async def test_a_closed_store_is_not_ready(tmp_path: Path) -> None:

@@ -64,10 +64,16 @@ class Workers:
             if self._flushes == 1:
                 self._flush_began = time.perf_counter()
 
+    @property
+    def hanging_s(self) -> float:
+        """How long the flush under way has taken, once that is over LONG_S; 0: there is no such flush."""
+        for_s = time.perf_counter() - self._flush_began if self._flushes else 0.0
+        return for_s if for_s > LONG_S else 0.0
+
     def are_done(self) -> bool:
         """Whether no job is under way. For the end of a process: it says that the disk keeps it, where a flush does."""
-        for_s = time.perf_counter() - self._flush_began
-        if self._flushes and for_s > LONG_S and self._told_of != self._flush_began:
+        for_s = self.hanging_s
+        if for_s and self._told_of != self._flush_began:
             self._told_of = self._flush_began
             log.warning("the disk does not answer, and the end waits for it flush_ms=%d", int(for_s * 1000))
         return not self.under_way

@@ -1,8 +1,8 @@
 """/healthz and /ready: whether a restart would help, and whether messages are taken now. Neither needs a login.
 
 `/healthz` is 500 only for what a restart mends: a flush that failed, a step of the loop that fails again and again.
-`/ready` is 503 with the reasons while messages are not stored: a full disk, too, or no memory or descriptor for a file. A slave
-is ready when it can be read.
+`/ready` is 503 with the reasons while messages are not stored: a full disk, too, a disk that does not answer, or no memory or
+descriptor for a file. A slave is ready when it can be read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def faults_of(broker: Broker, failing: Mapping[str, str]) -> list[str]:
     return list(failing.values())
 
 
-def hindrances_of(broker: Broker) -> list[str]:
-    """Why messages are not stored now, though nothing is broken."""
+def hindrances_of(broker: Broker, hanging_s: float = 0.0) -> list[str]:
+    """Why messages are not stored now, though nothing is broken. `hanging_s`: for how long a flush has hung; 0: none does."""
+    if hanging_s:
+        return [f"the disk does not answer: a flush has taken {hanging_s:.0f} s so far"]
     try:
         used, total = broker.files.usage(broker.folder)
     except StoreError as error:
@@ -51,11 +53,19 @@ def hindrances_of(broker: Broker) -> list[str]:
 
 
 class Health:
-    """The routes of one role. `broker`: None for a registry. `failing()`: the steps of the loop that fail."""
+    """The routes of one role. `broker`: None for a registry. `failing()`: the steps of the loop that fail. `hanging_s()`: for how
+    long a flush has hung; 0: none does.
+    """
 
-    def __init__(self, broker: Broker | None, failing: Callable[[], Mapping[str, str]] = dict) -> None:
+    def __init__(
+        self,
+        broker: Broker | None,
+        failing: Callable[[], Mapping[str, str]] = dict,
+        hanging_s: Callable[[], float] = float,
+    ) -> None:
         self._broker = broker
         self._failing = failing
+        self._hanging_s = hanging_s
         self.routes: dict[str, dict[str, Handler]] = {"/healthz": {"GET": self._alive}, "/ready": {"GET": self._ready}}
 
     def faults(self) -> list[str]:
@@ -71,7 +81,7 @@ class Health:
         reasons, broker = self.faults(), self._broker
         told: dict[str, object] = {"role": "registry", "version": __version__}
         if broker is not None:
-            reasons = reasons or hindrances_of(broker)
+            reasons = reasons or hindrances_of(broker, self._hanging_s())
             config = broker.config
             told |= {
                 "role": config.role if config.role == "slave" else "broker",

@@ -97,7 +97,7 @@ class NsqHttp(Place):
         }  # protocol → reason → how often
         self.net: prometheus.Net | None = None
         self.quantiles = figures.percentiles(config.e2e_processing_latency_percentile)
-        self.health = Health(broker, self._failing)
+        self.health = Health(broker, self._failing, self._hanging_s)
         self.publishing = Publishing(broker, self)
         self.settings = Settings(broker, self)
         self.routes = {
@@ -137,6 +137,9 @@ class NsqHttp(Place):
 
     def _failing(self) -> Mapping[str, str]:
         return {} if self.net is None else self.net.role.faults.failing
+
+    def _hanging_s(self) -> float:
+        return 0.0 if self.net is None else self.net.workers.hanging_s
 
     def _ping(self, request: Request) -> Answer:
         healthy, text = self._health()
