@@ -53,6 +53,9 @@ MAY_BE_SKIPPED = (
     r"not a git checkout",
 )  # fmt: skip
 
+# Spark gives a Python process of its own 10 s to start and call back, which no setting changes. It has run nothing of ours then.
+NOT_BEGUN = "Python worker failed to connect back"
+
 
 # What `./run test` runs in the compiled build alone: programs as a whole, their deadlines, pages, models, and what takes long
 # of modules that are Python in both builds. What is compiled is tested in both (tests/test_house.py).
@@ -177,12 +180,16 @@ def pytest_itemcollected(item: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`./run fuzz` is for the searches alone. In CI what kills at random moments may be tried twice (decision 140)."""
+    """`./run fuzz` is for the searches alone. In CI what kills at random moments may be tried twice, and what Spark could not
+    even begin (decision 140).
+    """
     for item in items:
         if _is_of(item.path, ONCE):
             item.add_marker(pytest.mark.once)
         if IN_CI and item.get_closest_marker("chaos") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1))
+        elif IN_CI and item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=NOT_BEGUN))
     if FUZZ:
         items[:] = [
             item
