@@ -104,6 +104,28 @@ def test_positions_that_cannot_be_meant_are_refused(given: str) -> None:
         starts(startingOffsets=given)
 
 
+def test_a_batch_that_is_to_end_before_it_begins_is_refused() -> None:
+    def demand(begin: Any, end: Any, cluster: Cluster = ONE, **more: str) -> None:
+        offsets = {"startingOffsets": json.dumps(begin), "endingOffsets": json.dumps(end)}
+        options = parse({"subscribe": "t", **offsets, **more})
+        planning.demand_order(options, planning.find_queues(cluster, options))
+
+    for loss in ("true", "false"):
+        with pytest.raises(ConfigError) as caught:
+            demand({"t": {"0": 12, "1": 30}}, {"t": {"0": 90, "1": 20}}, failOnDataLoss=loss)
+        assert str(caught.value).startswith(
+            "t queue 1 at broker-a is to be read from offset 30 (startingOffsets) to 20 (endingOffsets)"
+        )
+    with pytest.raises(ConfigError, match=r"t queue 0 at broker-b .* offset 3 .* to 0 "):
+        demand({"t": {"broker-b": {"0": 3}}}, {"t": {"broker-b": {"0": 0}}}, CLUSTER)
+    # Nothing to read is no contradiction, and of words, and of moments, which win, only the store knows where they are.
+    demand({"t": {"0": 20}}, {"t": {"0": 20}})
+    demand({"t": {"0": -1}}, {"t": {"0": 20}})
+    demand({"t": {"0": 30}}, {"t": {"0": -1, "1": 5}})
+    demand({"t": {"0": 30}}, {"t": {"0": 20}}, startingTimestamp="1000")
+    demand({"t": {"0": 30}}, {"t": {"0": 20}}, endingTimestamp="1040")
+
+
 def test_offsets_that_are_gone_fail_or_are_held_within_what_is_there() -> None:
     given = '{"t": {"0": 3, "1": 60}}'
     with pytest.raises(DataLoss):

@@ -93,6 +93,14 @@ def test_a_stream_has_no_end(log: Log, option: str, value: str) -> None:
         new_stream(**{option: value})
 
 
+def test_a_batch_that_is_to_end_before_it_begins_is_refused(log: Log) -> None:
+    """It gave no rows, as if there were none."""
+    with pytest.raises(ConfigError, match=r"t queue 0 at a .* offset 7 .* to 3 "):
+        reader(startingOffsets='{"t": {"0": 7}}', endingOffsets='{"t": {"0": 3}}')
+    assert read(reader(startingOffsets='{"t": {"0": 7}}', endingOffsets='{"t": {"0": 7, "1": 0}}')) == []
+    assert read(reader(startingOffsets='{"t": {"0": 7}}', endingOffsets='{"t": {"0": 9, "1": 0}}')) == [(0, [7, 8])]
+
+
 def test_a_batch_reads_queues_that_were_added_a_moment_ago(log: Log) -> None:
     log.keeps_routes = True
     assert len(read(reader())) == 2

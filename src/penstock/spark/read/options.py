@@ -96,7 +96,8 @@ OPTIONS = (
            'where to begin: `earliest`, `latest` (stream only) or JSON, `{"orders": {"0": 23, "1": -2}}`, with several'
            ' brokers `{"orders": {"broker-a": {"0": 23}}}`; −2 is the earliest, −1 the latest offset, a whole topic may'
            ' be `"earliest"` or `"latest"`; what is not named starts at the earliest. Counts only for a new query'),
-    Option("endingOffsets", "positions", "latest", "where to end: `latest` or JSON as above; not included", "batch"),
+    Option("endingOffsets", "positions", "latest", "where to end: `latest` or JSON as above; not included. A number"
+           " before that of `startingOffsets` is an error", "batch"),
     Option("startingTimestamp", "moment", "",
            "begin with the first message stored at or after this moment, milliseconds since 1970 or ISO 8601 text"
            " (UTC without zone); wins over the two other ways"),

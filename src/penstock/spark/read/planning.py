@@ -288,6 +288,31 @@ def ends(cluster: ClusterView, options: SourceOptions, known: dict[MessageQueue,
     }
 
 
+def demand_order(options: SourceOptions, queues: list[MessageQueue]) -> None:
+    """ConfigError when a batch is told, by numbers, to begin behind where it is to end.
+
+    A queue that is empty between words, moments or a group's position is none: these are where they are.
+    """
+    begin, end = options.starting_offsets, options.ending_offsets
+    moments = (
+        options.starting_timestamp,
+        options.starting_offsets_by_timestamp,
+        options.ending_timestamp,
+        options.ending_offsets_by_timestamp,
+    )
+    if not isinstance(begin, dict) or not isinstance(end, dict) or any(given is not None for given in moments):
+        return  # moments win over offsets
+    first, last = spread("startingOffsets", begin, queues, _offset), spread("endingOffsets", end, queues, _offset)
+    for queue in queues:
+        at, stop = first.get(queue, EARLIEST), last.get(queue, LATEST)
+        if 0 <= stop < at:
+            raise ConfigError(
+                f"{name_of(queue)} is to be read from offset {at} (startingOffsets) to {stop} (endingOffsets),"
+                " which lies before it",
+                "the end is not included: from 5 to 8 are the offsets 5, 6 and 7",
+            )
+
+
 def _from_moments(
     cluster: ClusterView, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]], moments: Offsets
 ) -> Offsets:

@@ -107,7 +107,9 @@ class Source:
 def batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
     cluster = connection(options)
     cluster.forget_routes()  # Spark's Python process on the driver may have read this topic a moment ago
-    known = _settled(cluster, planning.find_queues(cluster, options))
+    queues = planning.find_queues(cluster, options)
+    planning.demand_order(options, queues)
+    known = _settled(cluster, queues)
     begin = planning.starts(cluster, options, known, stream=False)
     end = planning.ends(cluster, options, known)
     return {queue: (begin[queue], end[queue]) for queue in known}
