@@ -88,8 +88,10 @@ def test_what_the_broker_sees_of_a_fetch(log: Log, monkeypatch: pytest.MonkeyPat
     rows(reader(groupIdPrefix="mine", fetchBytes="64k"))
     assert {(how["group"], how["max_bytes"]) for how in asked} == {("mine", 64 << 10)}
     asked.clear()
-    rows(reader(fetchBytes="1g"))
+    rows(reader(fetchBytes="4m"))
     assert {(how["group"], how["max_bytes"]) for how in asked} == {("spark-penstock-source", 4 << 20)}
+    with pytest.raises(ConfigError, match="option fetchBytes = '1g': at most 4194304 bytes"):
+        reader(fetchBytes="1g")
 
 
 def test_a_failed_fetch_is_tried_so_often(log: Log) -> None:

@@ -32,6 +32,7 @@ from penstock.spark.log import files as logfiles
 from penstock.spark.log import source as logsource
 from penstock.spark.log.options import OPTIONS, parse
 from penstock.spark.pipelines import audit
+from penstock.spark.read import planning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -264,6 +265,17 @@ def test_spark_pushes_a_topic_down(spark: SparkSession, store: Path) -> None:
     counts = {row["topic"]: row["count"] for row in frame.groupBy("topic").count().collect()}
     assert frame.where("topic = 'rare'").count() == counts["rare"]
     assert frame.where("topic in ('rare', 'none')").count() == counts["rare"]
+
+
+@pytest.mark.parametrize("through", ["true", "false"])
+def test_small_splits_make_no_more_partitions_than_a_driver_can_hold(
+    store: Path, through: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the consume queues there was a mark for each byte, however few messages there were."""
+    monkeypatch.setattr(planning, "PARTITIONS_MAX", 5)
+    options = parse({"path": str(store), "topics": "rare", "useConsumeQueue": through, "splitBytes": "1"})
+    with pytest.raises(ConfigError, match="Spark partitions: 5 at most"):
+        logsource.plan(options, logfiles.find(options.path))
 
 
 def test_consume_queues_lead_to_the_same_rows(store: Path) -> None:

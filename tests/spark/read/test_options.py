@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark.pages import rewritten
-from penstock.spark.read.options import OPTIONS, SECURITY_OPTIONS, parse, unknown
+from penstock.spark.read.options import OPTIONS, SECURITY_OPTIONS, Option, parse, read, unknown
 from penstock.spark.write.options import SINK_OPTIONS
 
 DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
@@ -97,6 +97,41 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
 def test_what_cannot_be_meant_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         parse(given)
+
+
+NUMBERS = [
+    option for option in (*OPTIONS, *SINK_OPTIONS) if option.kind.split()[0] in ("count", "whole", "bytes", "duration")
+]
+
+
+@pytest.mark.parametrize("option", NUMBERS, ids=lambda option: option.name)
+def test_a_number_that_cannot_be_is_refused_with_the_options_name(option: Option) -> None:
+    """Whatever is taken is taken as it is: beyond its limit an option is refused, not cut."""
+    known = OPTIONS if option in OPTIONS else SINK_OPTIONS
+    for text in ("-1", "", "1.5", "1e3", "many", "nan", "٣", "9" * 19, "9" * 30):
+        with pytest.raises(ConfigError, match=f"^option {option.name} = "):
+            read(known, {option.name: text})
+    if option.kind in ("count", "bytes"):
+        with pytest.raises(ConfigError, match=f"^option {option.name} = '0': must be"):
+            read(known, {option.name: "0"})
+    if option.most is not None:
+        assert read(known, {option.name: str(option.most)})[0][option.field] == option.most
+        with pytest.raises(ConfigError, match=f"^option {option.name} = '{option.most + 1}': at most {option.most}"):
+            read(known, {option.name: str(option.most + 1)})
+
+
+def test_a_size_that_spark_cannot_count_is_refused() -> None:
+    """Spark's numbers end there: what was beyond was another limit for it, or none."""
+    read(OPTIONS, {"maxBytesPerTrigger": f"{(1 << 33) - 1}g"})
+    with pytest.raises(ConfigError, match=f"at most {(1 << 63) - 1} bytes"):
+        read(OPTIONS, {"maxBytesPerTrigger": f"{1 << 33}g"})
+
+
+def test_a_minimum_above_the_maximum_is_refused() -> None:
+    """As by Spark's Kafka source."""
+    parse({"subscribe": "a", "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "5"})
+    with pytest.raises(ConfigError, match="minOffsetsPerTrigger = 6 is more than maxOffsetsPerTrigger = 5"):
+        parse({"subscribe": "a", "minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"})
 
 
 def test_a_topic_or_queue_that_is_there_twice_is_refused() -> None:

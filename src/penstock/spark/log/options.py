@@ -57,7 +57,7 @@ OPTIONS = (
            " does when they are less than half of it and bad records fail, in a store of RocketMQ's only where its broker has"
            " ended cleanly: else queues may lack entries", "batch"),
     Option("splitBytes", "bytes", "128m", "bytes of log per Spark partition, at most", "batch"),
-    Option("minPartitions", "count", "", "at least so many Spark partitions", "batch"),
+    Option("minPartitions", "count", "", "at least so many Spark partitions, 1,000,000 at most", "batch"),
     Option("includeHeaders", "flag", "false", "add the column `headers`", "batch"),
     Option("includeMetadata", "flag", "false", "all columns", "batch"),
     Option("columns", "names", "", "these columns, in this order; the same as a schema given to the reader", "batch"),

@@ -22,6 +22,7 @@ from penstock.spark import schema
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, LogSegment, Piece
 from penstock.spark.log.options import LogOptions, parse
+from penstock.spark.read import planning
 from penstock.spark.read.source import by_properties, keep_memory, takes_filters
 from penstock.spark.tools.plainly import all_plainly
 from penstock.wire import layout
@@ -120,7 +121,8 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
             if topic.name in options.topics:
                 size += room
                 queue = MessageQueue(topic.name, "", int(place.name))
-                parts = max(-(-room // options.split_bytes), 1)
+                parts = min(max(-(-room // options.split_bytes), 1), until - first)
+                planning.check_count(len(entries) + parts, f"{size} bytes of records")
                 marks = [first + (until - first) * n // parts for n in range(parts + 1)]
                 entries += [Entries(str(folder), queue, a, b) for a, b in pairwise(marks) if a < b]
     if noted is not None and count != noted.entries:

@@ -70,7 +70,10 @@ class SourceOptions:
 
 
 class Option(NamedTuple):
-    """One option: how it is written, read and explained. `reads` says where it counts: both, batch or stream."""
+    """One option: how it is written, read and explained. `reads` says where it counts: both, batch or stream.
+
+    `most`: the largest number it can be, where that is less than the kind can say; in bytes where it is a size.
+    """
 
     name: str
     kind: str
@@ -78,6 +81,7 @@ class Option(NamedTuple):
     meaning: str
     reads: str = "both"
     aliases: tuple[str, ...] = ()
+    most: int | None = None
 
     @property
     def field(self) -> str:
@@ -114,11 +118,13 @@ OPTIONS = (
            " planned range and logs what is lost"),
     Option("maxOffsetsPerTrigger", "count", "", "messages per micro-batch at most, split in proportion to what each"
            " queue has", "stream"),
-    Option("minOffsetsPerTrigger", "count", "", "wait until there are so many messages", "stream"),
+    Option("minOffsetsPerTrigger", "count", "", "wait until there are so many messages; not more than `maxOffsetsPerTrigger`",
+           "stream"),
     Option("maxTriggerDelay", "duration", "15m", "but no longer than this", "stream"),
     Option("maxBytesPerTrigger", "bytes", "", "stored bytes per micro-batch, about (from the size of a sample)",
            "stream"),
-    Option("minPartitions", "count", "", "at least so many Spark partitions: ranges are cut"),
+    Option("minPartitions", "count", "", "at least so many Spark partitions, as far as there are messages: ranges are cut. More"
+           " than 1,000,000 are refused when they are planned"),
     Option("maxRecordsPerPartition", "count", "", "at most so many messages in one Spark partition"),
     Option("includeHeaders", "flag", "false", "add the column `headers`"),
     Option("includeMetadata", "flag", "false", "all columns"),
@@ -136,7 +142,8 @@ OPTIONS = (
            " from", "stream"),
     Option("fetchTimeoutMs", "count", "120000", "how long one request may take, and a broker that is away is waited for"),
     Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
-    Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache"),
+    Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache",
+           most=4 << 20),
     Option("store", "text", "auto",
            "the broker's data folder: where a task can read it, the segments are read directly, and the broker is only"
            " asked for offsets. `auto`: the folder the broker names, for ranges of 1,000 messages and more; `none`: never;"
@@ -279,6 +286,12 @@ def _check(options: SourceOptions, seen: dict[str, str]) -> None:
     starts = [name for name in ("startingGroup", "startingOffsets") if name in seen]
     if len(starts) > 1:
         raise ConfigError("startingGroup and startingOffsets exclude each other", "give one of them")
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least and most and least > most:
+        raise ConfigError(
+            f"minOffsetsPerTrigger = {least} is more than maxOffsetsPerTrigger = {most}",
+            "let the maximum be the larger one",
+        )
     if options.columns and (options.include_headers or options.include_metadata):
         raise ConfigError("columns excludes includeHeaders and includeMetadata", "name all columns in columns")
 
@@ -359,7 +372,10 @@ def _flag(text: str, option: Option) -> bool:
 def _whole(text: str, option: Option) -> int:
     if not re.fullmatch(r"\s*\d{1,18}\s*", text, re.ASCII):
         raise ValueError("must be a whole number of at most 18 digits")
-    return int(text)
+    number = int(text)
+    if option.most is not None and number > option.most:
+        raise ValueError(f"at most {option.most}")
+    return number
 
 
 def _count(text: str, option: Option) -> int:
@@ -369,6 +385,7 @@ def _count(text: str, option: Option) -> int:
     return number
 
 
+_BYTES_MAX = (1 << 63) - 1  # of a number of Spark's
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -376,7 +393,11 @@ def _bytes(text: str, option: Option) -> int:
     match = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", text.strip().lower(), re.ASCII)
     if match is None or not int(match[1]):
         raise ValueError("must be a size such as 1048576, 512k or 4MiB")
-    return int(match[1]) * _UNITS[match[2]]
+    number = int(match[1]) * _UNITS[match[2]]
+    most = _BYTES_MAX if option.most is None else option.most
+    if number > most:
+        raise ValueError(f"at most {most} bytes")
+    return number
 
 
 _LEVELS_MAX = 3  # of positions: topic, broker, queue

@@ -66,7 +66,7 @@ def fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, se
     got = cluster.fetch(
         wanted.queue,
         at,
-        max_bytes=min(options.fetch_bytes, 4 << 20),
+        max_bytes=options.fetch_bytes,
         max_count=min(wanted.end - at, 65_536),
         selection=selection,
         group=options.group_id_prefix,

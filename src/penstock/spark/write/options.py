@@ -60,7 +60,8 @@ SINK_OPTIONS = (
            "what a task waits for when its rows are staged: `disk`, or `os`, where the flush is waited for when the batch"
            " is published; of several brokers that counts at the one that decides for the sink"),
     Option("batchBytes", "bytes", "1m", "how many bytes go to a broker in one request, at most 8 MiB"),
-    Option("inflight", "count", "8", "requests on their way to each broker before an answer is waited for"),
+    Option("inflight", "count", "8", "requests on their way to each broker before an answer is waited for, at most 1024;"
+           " a task holds so many times `batchBytes` in memory", most=1024),
     Option("compression", "word none zlib", "none", "compress the values; consumers decompress by themselves"),
     Option("sendTimeoutMs", "count", "120000", "how long a task or the driver waits for a broker that is away"),
 )  # fmt: skip
