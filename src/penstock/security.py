@@ -172,13 +172,15 @@ def _context(ca: str, cert: str, key: str, skip_hostname: bool) -> ssl.SSLContex
     for file in (ca, cert, key):
         if file:
             demand_file(file)
+    asked = f"tls_ca = {ca!r}"
     try:
         context = ssl.create_default_context(cafile=ca or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if cert:
+            asked = f"tls_cert = {cert!r}{f', tls_key = {key!r}' if key else ''}"
             context.load_cert_chain(cert, key or None)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"TLS files cannot be used: {error}", "Look at tls_ca, tls_cert, tls_key.") from None
+    except (OSError, ValueError) as error:  # which name no file
+        raise ConfigError(f"TLS files cannot be used: {asked}: {error}", "Look at tls_ca, tls_cert, tls_key.") from None
     if skip_hostname:
         context.check_hostname = False
     return context

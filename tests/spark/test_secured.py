@@ -14,10 +14,12 @@ from access.people import user, write
 from certificates import Authority, Certificate
 from penstock.client.blocking import Producer
 from penstock.embedded import ThreadedBroker
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ConnectionLost
 from penstock.message import Message
 from penstock.security import Security
 from penstock.spark.read import options as readoptions
+from penstock.spark.read.source import connection
+from penstock.spark.tools.plainly import plainly
 from penstock.spark.write import options as writeoptions
 from penstock.testing import Broker
 
@@ -94,3 +96,57 @@ def test_options_come_before_the_environment(
     assert SECRET not in f"{caught.value}{caught.value.hint}"
     with pytest.raises(ConfigError, match="not on"):
         parse({**of, "tlsCa": "x"})
+
+
+@pytest.mark.parametrize("parse", [readoptions.parse, writeoptions.parse], ids=["source", "sink"])
+def test_what_is_missing_is_said_in_the_words_of_the_options(
+    parse: Any, monkeypatch: pytest.MonkeyPatch, secret_file: str, authority: Authority, client_certificate: Certificate
+) -> None:
+    ca, cert, key = str(authority.cert), str(client_certificate.cert), str(client_certificate.key)
+    on = {"tls": "true"}
+    for given, says, helps in (
+        ({"user": "me"}, "option user = 'me': there is no secret", "secretFile"),
+        ({"secretFile": secret_file}, f"option secretFile = '{secret_file}': there is no user", "option user"),
+        ({"tlsCa": ca}, f"option tlsCa = '{ca}': TLS is not on", "tls = true"),
+        ({"insecureSkipHostname": "true"}, "option insecureSkipHostname = True: TLS is not on", "tls = true"),
+        ({**on, "tlsKey": key}, f"option tlsKey = '{key}': there is no certificate", "tlsCert"),
+        (
+            {**on, "tlsCa": "/nowhere"},
+            "option tlsCa = '/nowhere': TLS files cannot be used: tls_ca = '/nowhere'",
+            "tls_ca",
+        ),
+        ({**on, "tlsCa": key}, f"option tlsCa = '{key}': TLS files cannot be used", "tls_ca"),
+        (
+            {**on, "tlsCert": "/nowhere", "tlsKey": key},
+            "option tlsCert = '/nowhere': TLS files cannot be used",
+            "tls_key",
+        ),
+        (
+            {**on, "tlsCert": cert, "tlsKey": "/nowhere"},
+            f"option tlsCert = '{cert}': TLS files cannot be used",
+            "tls_key",
+        ),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse({"path": "t", **given})
+        assert str(caught.value).startswith(says)
+        assert helps in caught.value.hint
+        assert "PENSTOCK_" not in f"{caught.value}{caught.value.hint}"
+    assert parse({"path": "t", **on, "tlsCa": ca, "tlsCert": cert, "tlsKey": key}).security.context is not None
+    assert parse({"path": "t", "tls": "false", "insecureSkipHostname": "false"}).security == Security()
+    monkeypatch.setenv("PENSTOCK_TLS", "true")
+    monkeypatch.setenv("PENSTOCK_TLS_CERT", cert)
+    monkeypatch.setenv("PENSTOCK_TLS_KEY", key)
+    assert parse({"path": "t", "tlsCa": ca}).security == Security(True, ca, cert, key)
+    with pytest.raises(ConfigError, match="option tls = 'false': there are settings for TLS in the environment"):
+        parse({"path": "t", "tls": "false"})
+
+
+def test_a_certificate_of_an_authority_that_is_not_trusted_names_the_option(
+    authority: Authority, server_certificate: Certificate, client_certificate: Certificate
+) -> None:
+    with Broker(**server_certificate.settings, **MODES) as broker:
+        given = {"registry": broker.registry, "path": "t", "tls": "true", "tlsCa": str(client_certificate.cert)}
+        options = readoptions.parse({**given, "fetchRetries": "0"})
+        with pytest.raises(ConnectionLost, match="option tlsCa names the file of the authorities"):
+            plainly(lambda: connection(options).topics())()

@@ -199,13 +199,45 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
 
 
 def take_security(values: Values) -> Security:
-    """Take what `SECURITY_OPTIONS` say out of the values. ConfigError."""
+    """Take what `SECURITY_OPTIONS` say out of the values. ConfigError, which names the options."""
     told = {option.field: values.pop(option.field) for option in SECURITY_OPTIONS}
     file, secret = told.pop("security"), told.pop("secret_file")
     base = _read_file("security", file, lambda: security_of(file))
     if secret is not None:
         told["secret"] = _read_file("secretFile", secret, lambda: secret_of(secret))
-    return replace(base, **{name: value for name, value in told.items() if value is not None})
+    found = {name: value for name, value in told.items() if value is not None}
+    _demand_pairs(found, base, secret)
+    whole = replace(base, **found)
+    if "tls_ca" in found:
+        _read_file("tlsCa", whole.tls_ca, lambda: Security(True, whole.tls_ca).context)
+    if "tls_cert" in found or "tls_key" in found:
+        option = "tlsCert" if "tls_cert" in found else "tlsKey"
+        _read_file(option, found.get("tls_cert") or whole.tls_key, lambda: whole.context)
+    return whole
+
+
+def _demand_pairs(found: Values, base: Security, secret_file: str | None) -> None:
+    """ConfigError for an option that needs another, which neither the options have nor what they are laid over."""
+    if "user" in found and not (base.secret or "secret" in found):
+        raise ConfigError(f"option user = {found['user']!r}: there is no secret", "set the option secretFile, too")
+    if "secret" in found and not (base.user or "user" in found):
+        raise ConfigError(f"option secretFile = {secret_file!r}: there is no user", "set the option user, too")
+    if "tls_key" in found and not (base.tls_cert or "tls_cert" in found):
+        raise ConfigError(
+            f"option tlsKey = {found['tls_key']!r}: there is no certificate", "set the option tlsCert, too"
+        )
+    if found.get("tls", base.tls):
+        return
+    for option in SECURITY_OPTIONS:
+        if option.field in ("tls_ca", "tls_cert", "tls_key", "insecure_skip_hostname") and found.get(option.field):
+            raise ConfigError(
+                f"option {option.name} = {found[option.field]!r}: TLS is not on", "set the option tls = true, too"
+            )
+    if replace(base, tls=True) != Security(True, user=base.user, secret=base.secret):
+        raise ConfigError(
+            "option tls = 'false': there are settings for TLS in the environment, or in the file that is named",
+            "leave the option out, or these settings",
+        )
 
 
 def _read_file(option: str, file: str | None, read: Callable[[], T]) -> T:
