@@ -110,7 +110,8 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
     if noted is None and checkpoint.abort_text(folder) is not None and options.use_consume_queue == "auto":
         return None  # RocketMQ's, at work when it was copied, or killed: it notes neither
     durable = newest if noted is None else noted.derived
-    entries, covered, size, count = [], oldest, 0, 0
+    entries: list[Entries] = []
+    covered, size, count = oldest, 0, 0
     for topic in sorted(path for path in (folder / "consumequeue").iterdir() if path.is_dir()):
         for place in sorted(path for path in topic.iterdir() if path.name.isdigit()):
             first, until, end, room, below = _bounds(place, oldest, min(newest, durable), durable)
