@@ -1,6 +1,6 @@
 """Looking into a store's files without opening it: `verify` checks a whole folder, `inspect` prints any one file.
 
-Nothing is written and no lock is taken; of a folder in use the newest records may be in motion.
+Nothing is written and no lock is taken; of a folder in use the newest records may be in motion, and are looked at again.
 
     damage   bytes of the truth that cannot be right: a record is lost
     derived  a consume queue, index or settings file that does not fit the log: the next start rebuilds it
@@ -31,6 +31,7 @@ from penstock.log.checksums import Checksums
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.keyindex import is_index_name
+from penstock.log.motion import comes_whole, is_begun, next_good
 from penstock.wire import layout
 from penstock.wire.record import ENTRY, INDEX_ENTRY, INDEX_HEAD, decode_record
 
@@ -222,7 +223,9 @@ class _Verifier:
                 position = position - position % file.size + file.size
                 end = position
                 continue
-            following = _next_good(log, position)
+            if self.moving and position >= durable and comes_whole(log, position):
+                continue
+            following = next_good(log, position)
             if following < 0:
                 if position < durable:
                     self._damage(log, position, durable)
@@ -248,11 +251,8 @@ class _Verifier:
         return "commitlog/" + segment_name(position - position % log.file.size)
 
     def _tail(self, log: CommitLog, end: int) -> None:
-        segment = log.file.at(end)
-        if segment is not None:
-            rest = bytes(segment.map[end - segment.first : end - segment.first + (1 << 16)])
-            if rest.strip(b"\0"):
-                self.report.add("note", self._segment_name(log, end), "a torn tail behind the last record", end, end)
+        if is_begun(log, end) and not (self.moving and comes_whole(log, end)):
+            self.report.add("note", self._segment_name(log, end), "a torn tail behind the last record", end, end)
 
     def _record(self, log: CommitLog, position: int, size: int) -> None:
         report = self.report
@@ -367,22 +367,6 @@ class _Verifier:
                     report.add("derived", self._name(path), "is no JSON object, and neither is its .bak")
             except StoreError as error:
                 report.add("derived", self._name(path), str(error))
-
-
-def _next_good(log: CommitLog, position: int) -> int:
-    at = position + 1
-    while at < log.file.end:
-        segment = log.file.at(at)
-        assert segment is not None
-        offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
-        while offset >= 0:
-            if log.check(segment.first + offset - layout.MAGIC) > 0:
-                return int(segment.first + offset - layout.MAGIC)
-            offset = segment.map.find(_MAGIC, offset + 1)
-        at = segment.first + segment.size
-        if at < log.file.end and log.check(at) > 0:
-            return int(at)
-    return -1
 
 
 # ---- one file
@@ -513,7 +497,7 @@ def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
             yield {"kind": "blank", "position": position, "size": first + size - position}
             return
         else:
-            following = _next_good(log, position)
+            following = next_good(log, position)
             if following < 0:
                 rest = segment.map[position - first : size].strip(b"\0")
                 kind = "torn" if rest else "free"

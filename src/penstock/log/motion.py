@@ -1,0 +1,49 @@
+"""A log that its broker writes on while somebody else reads it: what looks torn may be a write under way."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.log.commitlog import CommitLog
+from penstock.wire import layout
+
+LOOKS, PAUSE_S = 20, 0.01  # the largest record is written in less
+_MAGIC = layout.MAGIC_V1.to_bytes(4)
+_BEGUN_BYTES = 1 << 16
+
+
+def is_begun(log: CommitLog, position: int) -> bool:
+    """Whether there is anything behind a position, before the zeros that are written next."""
+    segment = log.file.at(position)
+    if segment is None:
+        return False
+    at = position - segment.first
+    return bool(bytes(segment.map[at : at + _BEGUN_BYTES]).strip(b"\0"))
+
+
+def comes_whole(log: CommitLog, position: int) -> bool:
+    """Whether what was no record at a position is one when it is looked at again, for 0.2 s."""
+    for _ in range(LOOKS):
+        if log.check(position) >= 0:
+            return True
+        if not is_begun(log, position):
+            return False
+        time.sleep(PAUSE_S)
+    return False
+
+
+def next_good(log: CommitLog, position: int) -> int:
+    """Where the first whole record behind a position begins; -1 where there is none."""
+    at = position + 1
+    while at < log.file.end:
+        segment = log.file.at(at)
+        assert segment is not None
+        offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
+        while offset >= 0:
+            if log.check(segment.first + offset - layout.MAGIC) > 0:
+                return int(segment.first + offset - layout.MAGIC)
+            offset = segment.map.find(_MAGIC, offset + 1)
+        at = segment.first + segment.size
+        if at < log.file.end and log.check(at) > 0:
+            return int(at)
+    return -1
