@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -9,9 +10,13 @@ from contextlib import suppress
 
 import pytest
 
+from client.scripted import message
 from penstock import Message, Producer, PullConsumer, PushConsumer
+from penstock.client.aio import delivery as aio_delivery
 from penstock.client.aio.logconsumer import Pulled
-from penstock.client.handout import Handout
+from penstock.client.handout import Delivery, Handout
+from penstock.client.portal import portal
+from penstock.message import ReceivedMessage
 from penstock.testing import Broker
 
 Fresh = Callable[[str], str]
@@ -232,3 +237,33 @@ def test_an_interrupt_leaves_the_message_to_the_next_one_who_asks(
                 delivery.ack()
     assert sorted(seen) == sorted(b"%d" % number for number in range(30))
     assert committed(registry, topic, group) == 30
+
+
+class Silent:
+    """The hand of a message whose broker says nothing until it is told to."""
+
+    gone = False
+
+    def __init__(self) -> None:
+        self.answers, self.said = asyncio.Event(), threading.Event()
+
+    async def settle(self, message: ReceivedMessage, outcome: object) -> None:
+        await self.answers.wait()
+        self.said.set()
+
+
+@pytest.mark.parametrize("way", ["nack", "reject"])
+def test_a_broker_that_does_not_take_a_message_back_holds_no_thread_up(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It held the iteration up until some broker took the message back."""
+    monkeypatch.setattr(aio_delivery, "GIVE_BACK_S", 0.01)
+    hand = Silent()
+    getattr(Delivery(hand, message(1)), way)()  # type: ignore[arg-type]
+    assert not hand.said.is_set()
+
+    async def answer() -> None:
+        hand.answers.set()
+
+    portal().run(answer())
+    assert hand.said.wait(60)

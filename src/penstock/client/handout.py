@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.client.aio.delivery import Handed
+from penstock.client.aio.delivery import Handed, give_back
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.portal import portal
 from penstock.client.results import Reject, Retry
@@ -26,7 +26,7 @@ class Delivery(Handed):
 
     def nack(self, delay: float | None = None) -> None:
         """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
-        portal().run(self.settle(Retry(delay)))
+        portal().run(give_back(self, Retry(delay)))
 
     def extend(self) -> None:
         """Work on it takes longer: a queue topic's message gets its whole timeout again. A log topic's has none."""
@@ -34,7 +34,7 @@ class Delivery(Handed):
 
     def reject(self, reason: str = "") -> None:
         """Put it into the dead-letter topic: it will never be worked on as it is. `reason` is logged."""
-        portal().run(self.settle(Reject(reason)))
+        portal().run(give_back(self, Reject(reason)))
 
 
 class Handout:

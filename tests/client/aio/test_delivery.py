@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from client.scripted import message
+from penstock.client.aio import delivery as delivery_module
 from penstock.client.aio.delivery import Delivery, Handed, finish
 from penstock.client.results import Outcome, Reject, Retry
 from penstock.errors import ConnectionLost
@@ -64,6 +65,49 @@ async def test_a_rejection_says_why() -> None:
     (outcome,) = hand.said
     assert isinstance(outcome, Reject)
     assert outcome.reason == "no such customer"
+
+
+class Silent(Hand):
+    """Its broker says nothing for a while."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(error)
+        self.answers = asyncio.Event()
+
+    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        await self.answers.wait()
+        await super().settle(message, outcome)
+
+
+async def test_a_broker_that_does_not_take_a_message_back_holds_the_iteration_up_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delivery_module, "GIVE_BACK_S", 0.01)
+    hand, done = Silent(), asyncio.Event()
+    given = Delivery(hand, message(3), done)
+    async with asyncio.timeout(60):
+        await given.nack(1.0)
+    assert given.settled
+    assert not done.is_set()  # in order nothing else of its queue is handed out
+    await given.ack()  # not heard: it is on its way back
+    assert hand.said == []
+    hand.answers.set()
+    async with asyncio.timeout(60):
+        await done.wait()
+    (retry,) = hand.said
+    assert isinstance(retry, Retry)
+    failing = Silent(ConnectionLost("away"))
+    async with asyncio.timeout(60):
+        await Delivery(failing, message(4)).reject("no")
+        failing.answers.set()
+        while not caplog.records:
+            await asyncio.sleep(0)
+    assert "a message could not be given back" in caplog.text
+
+
+async def test_a_failure_that_is_known_in_time_is_raised() -> None:
+    with pytest.raises(ConnectionLost):
+        await Delivery(Hand(ConnectionLost("away")), message(3)).nack()
 
 
 async def test_who_waits_for_its_end_goes_on_after_an_error() -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
 
 from penstock.client.results import Outcome, Reject, Retry
 from penstock.message import ReceivedMessage
+
+log = logging.getLogger("penstock.client")
+
+GIVE_BACK_S = 3.0  # an iteration waits no longer for a broker that takes a message back: it has others to work on
+_under_way: set[asyncio.Task[None]] = set()
 
 
 class Owner(Protocol):
@@ -127,7 +133,7 @@ class Delivery(Handed):
 
     async def nack(self, delay: float | None = None) -> None:
         """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
-        await self.settle(Retry(delay))
+        await give_back(self, Retry(delay))
 
     async def extend(self) -> None:
         """Work on it takes longer: a queue topic's message gets its whole timeout again. A log topic's has none."""
@@ -135,7 +141,29 @@ class Delivery(Handed):
 
     async def reject(self, reason: str = "") -> None:
         """Put it into the dead-letter topic: it will never be worked on as it is. `reason` is logged."""
-        await self.settle(Reject(reason))
+        await give_back(self, Reject(reason))
+
+
+async def give_back(handed: Handed, outcome: Outcome) -> None:
+    """Settle, in the loop, what an iteration is not done with. A broker that says nothing is waited for `GIVE_BACK_S`.
+
+    Then the client goes on trying by itself, and logs each failure; what is committed stays before the message meanwhile.
+    """
+    task = asyncio.get_running_loop().create_task(handed.settle(outcome))
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    try:
+        await asyncio.wait((task,), timeout=GIVE_BACK_S)
+    finally:
+        if not task.done():
+            task.add_done_callback(_tell)
+    if task.done():
+        task.result()
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a message could not be given back: it comes again", exc_info=error)
 
 
 def finish(all_: list[Handed]) -> None:
