@@ -10,6 +10,7 @@ import sys
 import tempfile
 import zlib
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -276,6 +277,18 @@ def test_small_splits_make_no_more_partitions_than_a_driver_can_hold(
     options = parse({"path": str(store), "topics": "rare", "useConsumeQueue": through, "splitBytes": "1"})
     with pytest.raises(ConfigError, match="Spark partitions: 5 at most"):
         logsource.plan(options, logfiles.find(options.path))
+
+
+def test_consume_queues_are_read_in_as_many_partitions_as_asked_for(store: Path) -> None:
+    """One for each queue there were, whatever was asked for."""
+    options = parse({"path": str(store), "topics": "rare", "useConsumeQueue": "true", "minPartitions": "7"})
+    (runs, *_) = logsource._through_queues(options, logfiles.find(options.path)) or [[]]
+    assert len(runs) >= 7
+    assert all(a.until == b.first for a, b in pairwise(runs) if a.queue == b.queue)
+    whole = parse({"path": str(store), "topics": "rare", "useConsumeQueue": "true"})
+    (queues, *_) = logsource._through_queues(whole, logfiles.find(whole.path)) or [[]]
+    assert len(queues) < 7
+    assert sum(one.until - one.first for one in runs) == sum(one.until - one.first for one in queues)
 
 
 def test_consume_queues_lead_to_the_same_rows(store: Path) -> None:

@@ -69,6 +69,8 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
         {"subscribePattern": ""},
         {"subscribePattern": " "},
         {"subscribe": "a", "startingGroup": "g", "startingOffsets": "earliest"},
+        {"subscribe": "a", "startingGroup": "g", "startingTimestamp": "5"},
+        {"subscribe": "a", "startingGroup": "g", "startingOffsetsByTimestamp": '{"a": 5}'},
         {"subscribe": "a", "endingOffsets": "earliest"},
         {"subscribe": "a", "columns": "offset", "includeMetadata": "true"},
         {"subscribe": "a", "failOnDataLoss": "yes"},

@@ -33,7 +33,8 @@ def test_values_and_defaults() -> None:
 
 @pytest.mark.parametrize(
     "given", [{"topic": "a", "path": "b"}, {"batchBytes": str(BATCH_BYTES_MAX + 1)}, {"commitMode": "often"}, {"sinkid_": "x"},
-              {"commitMode": "none", "batchBytes": "5m"}, {"topic": "t", "registry": "h:99999"}]
+              {"commitMode": "none", "batchBytes": "5m"}, {"topic": "t", "registry": "h:99999"},
+              {"commitMode": "none", "jobId": "j"}, {"commitMode": "none", "sinkId": "s"}, {"sinkReset": "true"}]
 )  # fmt: skip
 def test_what_cannot_be_asked(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError):

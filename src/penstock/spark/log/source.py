@@ -110,7 +110,7 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
     if noted is None and checkpoint.abort_text(folder) is not None and options.use_consume_queue == "auto":
         return None  # RocketMQ's, at work when it was copied, or killed: it notes neither
     durable = newest if noted is None else noted.derived
-    entries: list[Entries] = []
+    whole_queues: list[tuple[Entries, int]] = []
     covered, size, count = oldest, 0, 0
     for topic in sorted(path for path in (folder / "consumequeue").iterdir() if path.is_dir()):
         for place in sorted(path for path in topic.iterdir() if path.name.isdigit()):
@@ -122,10 +122,7 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
             if topic.name in options.topics:
                 size += room
                 queue = MessageQueue(topic.name, "", int(place.name))
-                parts = min(max(-(-room // options.split_bytes), 1), until - first)
-                planning.check_count(len(entries) + parts, f"{size} bytes of records")
-                marks = [first + (until - first) * n // parts for n in range(parts + 1)]
-                entries += [Entries(str(folder), queue, a, b) for a, b in pairwise(marks) if a < b]
+                whole_queues.append((Entries(str(folder), queue, first, until), room))
     if noted is not None and count != noted.entries:
         if options.use_consume_queue == "true":
             raise ConfigError(
@@ -133,7 +130,19 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
                 "leave useConsumeQueue, or give the copy to penstock spark reindex",
             )
         return None
-    return entries, covered, size
+    return _cut(whole_queues, size, options), covered, size
+
+
+def _cut(queues: list[tuple[Entries, int]], size: int, options: LogOptions) -> list[Entries]:
+    """Entries, each with the bytes of their records, `size` in all, in pieces as the options have them. ConfigError."""
+    cut: list[Entries] = []
+    for (folder, queue, first, until), room in queues:
+        least = -(-room * options.min_partitions // size) if options.min_partitions else 1
+        parts = min(max(-(-room // options.split_bytes), least), until - first)
+        planning.check_count(len(cut) + parts, f"{size} bytes of records")
+        marks = [first + (until - first) * n // parts for n in range(parts + 1)]
+        cut += [Entries(folder, queue, a, b) for a, b in pairwise(marks)]
+    return cut
 
 
 def _bounds(place: Path, oldest: int, newest: int, durable: int) -> tuple[int, int, int, int, int]:

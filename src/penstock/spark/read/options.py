@@ -315,9 +315,9 @@ def _check(options: SourceOptions, seen: dict[str, str]) -> None:
         )
     if options.ending_offsets == "earliest":
         raise ConfigError("endingOffsets cannot be earliest")
-    starts = [name for name in ("startingGroup", "startingOffsets") if name in seen]
-    if len(starts) > 1:
-        raise ConfigError("startingGroup and startingOffsets exclude each other", "give one of them")
+    for other in ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"):
+        if "startingGroup" in seen and other in seen:
+            raise ConfigError(f"startingGroup and {other} exclude each other", "give one of them")
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least and most and least > most:
         raise ConfigError(

@@ -58,10 +58,11 @@ SINK_OPTIONS = (
            " repeated writes again"),
     Option("level", "word disk os", "disk",
            "what a task waits for when its rows are staged: `disk`, or `os`, where the flush is waited for when the batch"
-           " is published; of several brokers that counts at the one that decides for the sink"),
+           " is published; of several brokers that counts at the one that decides for the sink. With `commitMode=none` the"
+           " topic's own level counts"),
     Option("batchBytes", "bytes", "1m", "how many bytes go to a broker in one request, at most 8 MiB"),
     Option("inflight", "count", "8", "requests on their way to each broker before an answer is waited for, at most 1024;"
-           " a task holds so many times `batchBytes` in memory", most=1024),
+           " a task holds so many times `batchBytes` in memory. With `commitMode=none` it is one", most=1024),
     Option("compression", "word none zlib", "none", "compress the values; consumers decompress by themselves"),
     Option("sendTimeoutMs", "count", "120000", "how long a task or the driver waits for a broker that is away"),
 )  # fmt: skip
@@ -122,6 +123,14 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     if topic and not legal_topic(topic):
         raise ConfigError(f"no topic of the sink can be called {topic!r}: its name has {TOPIC_NAMES}")
     _check_names(found)
+    if found.sink_reset and found.sink_id is None:
+        raise ConfigError("sinkReset = true: there is no sinkId that is to be taken over", "set sinkId, too")
+    named = [name for name in ("jobId", "sinkId") if name in seen]
+    if named and found.commit_mode == "none":
+        raise ConfigError(
+            f"{named[0]} and commitMode=none exclude each other: what is sent at once is written again when it is done again",
+            "commitMode=batch or partition; or no name",
+        )
     most = BATCH_BYTES_MAX if found.commit_mode != "none" else SEND_BYTES_MAX
     if found.batch_bytes > most:
         raise ConfigError(f"option batchBytes = {found.batch_bytes}: at most {most}")
