@@ -134,6 +134,14 @@ def test_what_is_missing_is_said_in_the_words_of_the_options(
         assert "PENSTOCK_" not in f"{caught.value}{caught.value.hint}"
     assert parse({"path": "t", **on, "tlsCa": ca, "tlsCert": cert, "tlsKey": key}).security.context is not None
     assert parse({"path": "t", "tls": "false", "insecureSkipHostname": "false"}).security == Security()
+    monkeypatch.setenv("PENSTOCK_USER", "env")
+    monkeypatch.setenv("PENSTOCK_SECRET", "of env")
+    with pytest.raises(ConfigError, match=r"^option user = 'me': there is no secret of this user: .* that of env$"):
+        parse({"path": "t", "user": "me"})
+    assert parse({"path": "t", "user": "env"}).security == Security(user="env", secret="of env")
+    assert parse({"path": "t", "secretFile": secret_file}).security == Security(user="env", secret=SECRET)
+    monkeypatch.delenv("PENSTOCK_USER")
+    monkeypatch.delenv("PENSTOCK_SECRET")
     monkeypatch.setenv("PENSTOCK_TLS", "true")
     monkeypatch.setenv("PENSTOCK_TLS_CERT", cert)
     monkeypatch.setenv("PENSTOCK_TLS_KEY", key)

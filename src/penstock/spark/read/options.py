@@ -218,9 +218,11 @@ def take_security(values: Values) -> Security:
 
 def _demand_pairs(found: Values, base: Security, secret_file: str | None) -> None:
     """ConfigError for an option that needs another, which neither the options have nor what they are laid over."""
-    if "user" in found and not (base.secret or "secret" in found):
-        raise ConfigError(f"option user = {found['user']!r}: there is no secret", "set the option secretFile, too")
-    if "secret" in found and not (base.user or "user" in found):
+    user = found.get("user", base.user)
+    if "user" in found and "secret" not in found and user != base.user:
+        of = f" of this user: the environment, or the file that is named, has that of {base.user}" if base.user else ""
+        raise ConfigError(f"option user = {user!r}: there is no secret{of}", "set the option secretFile, too")
+    if "secret" in found and not user:
         raise ConfigError(f"option secretFile = {secret_file!r}: there is no user", "set the option user, too")
     if "tls_key" in found and not (base.tls_cert or "tls_cert" in found):
         raise ConfigError(
