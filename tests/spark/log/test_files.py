@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from spark_logs import write_log
@@ -10,7 +13,7 @@ from spark_records import Record
 
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.kernel.decode import Decoder
-from penstock.spark.log.files import Damage, cut, find, store_of, walk
+from penstock.spark.log.files import Damage, LogSegment, cut, find, store_of, walk
 
 
 @pytest.fixture
@@ -51,3 +54,31 @@ def test_more_partitions_than_a_driver_can_hold_are_refused(store: Path) -> None
     for piece_bytes, least in ((1, None), (1 << 20, 10**18)):
         with pytest.raises(ConfigError, match="Spark partitions: 1000000 at most"):
             cut(huge, piece_bytes, least)
+
+
+class Counted(tuple[LogSegment, ...]):
+    """Segments that count how often one of them is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        Counted.looks += 1
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[LogSegment]:
+        for at in range(len(self)):
+            yield self[at]
+
+
+def test_many_pieces_of_many_segments_are_cut_in_one_walk() -> None:
+    """Each piece looked through all segments: a million of a thousand were minutes of the driver's time."""
+    segments = Counted(LogSegment(f"{n}", n * 1000, 1000, 1000 - n % 3) for n in range(100))
+    Counted.looks = 0
+    runs = cut(segments, 1 << 30, 5_000)
+    assert Counted.looks < 6_000
+    assert len(runs) == 5_000
+    pieces = [piece for run in runs for piece in run]
+    for n, segment in enumerate(segments):
+        mine = [piece for piece in pieces if piece.segment == segment]
+        assert (mine[0].begin, mine[-1].end) == (0, 1000 - n % 3)
+        assert all(a.end == b.begin for a, b in pairwise(mine))

@@ -195,13 +195,18 @@ def cut(segments: Sequence[LogSegment], piece_bytes: int, least: int | None) -> 
     planning.check_count(count, f"{total} bytes of log")
     borders = [total * n // count for n in range(count + 1)]
     runs: list[list[Piece]] = []
+    first = base = 0  # the segment that a run begins in, and how many bytes are before it
     for low, high in pairwise(borders):
-        run, at = [], 0
-        for segment in segments:
-            begin, end = max(low - at, 0), min(high - at, segment.end)
+        run = []
+        while first < len(segments) and base < high:
+            segment = segments[first]
+            begin, end = max(low - base, 0), min(high - base, segment.end)
             if begin < end:
                 run.append(Piece(segment, begin, end))
-            at += segment.end
+            if high < base + segment.end:
+                break  # the next run goes on in it
+            base += segment.end
+            first += 1
         if run:
             runs.append(run)
     return runs
