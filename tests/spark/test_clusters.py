@@ -1,4 +1,4 @@
-"""Every pipeline gives the same everywhere: in this process, on a standalone cluster, on executors, at a Connect server."""
+"""Every pipeline gives the same everywhere: in this process, on executors of a standalone cluster, at a Connect server."""
 
 from __future__ import annotations
 
@@ -103,10 +103,6 @@ def test_what_was_submitted_counts(cluster: str, registry: str, topic: str, tmp_
     done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == [cluster, "nightly", True, 200, True, "5", "-1", "Asia/Tokyo", "true"]
-
-
-def test_executors_of_their_own(here: dict[str, Any], registry: str, store: Path, tmp_path: Path) -> None:
-    assert there("local-cluster[2,1,1024]", registry, store, tmp_path / "round", "executors") == here
 
 
 def test_a_connect_server(

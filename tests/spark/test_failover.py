@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 KILLS, ROWS_BETWEEN, A_BATCH = 3, 150, "40"
+PACE_S = 0.02  # between two rows: the end waits until the query has written all of them, 40 at a time
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ class Flow:
                         body = b"%d" % len(self._sent)
                         producer.send(penstock.Message("in", body))
                         self._sent.add(body)
-                        self._over.wait(0.005)
+                        self._over.wait(PACE_S)
             except PenstockError:
                 self._over.wait(0.1)
 
