@@ -63,7 +63,8 @@ ONCE = (
     "broker/nsq/test_mirror.py", "broker/test_disk_states.py", "broker/test_order_of_durability.py", "broker/test_purge.py",
     "broker/test_room.py", "broker/test_tables.py", "cli/", "client/aio/test_channels.py", "client/aio/test_doubts.py",
     "client/aio/test_outages.py", "client/test_staging.py", "console/", "demo/", "fronts/test_bare.py",
-    "fronts/test_haexchange.py", "fronts/test_prometheus.py", "fronts/test_soundness.py", "model/", "registry/test_spread.py",
+    "fronts/test_haexchange.py", "fronts/test_prometheus.py", "fronts/test_soundness.py", "model/", "registration/",
+    "registry/test_spread.py",
     "spark/pipelines/", "test_docs.py", "test_facts.py", "test_house.py", "test_httpd.py", "test_limits.py",
     "test_operation.py", "test_packaging.py", "test_skips.py", "test_supervisor.py", "wire/test_traces.py",
 )  # fmt: skip
