@@ -152,7 +152,8 @@ def test_a_disk_that_does_not_answer_is_not_ready(monkeypatch: pytest.MonkeyPatc
 
         assert send() == b"OK"
         assert reasons() == []
-        monkeypatch.setattr("penstock.disk.workers.LONG_S", 0.05)
+        monkeypatch.setattr("penstock.disk.workers.LONG_S", 0.0)
+        monkeypatch.setattr("penstock.fronts.health.HANGING_S", 0.05)
         disk.goes_on.clear()
         try:
             assert send() == b"OK"

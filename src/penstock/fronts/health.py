@@ -16,6 +16,7 @@ from penstock.fronts.site import JSON, TEXT, Answer, Handler, Request, dumps
 from penstock.log import status
 from penstock.version import __version__
 
+HANGING_S = 10.0  # a flush that takes so long is no slow one: a broker of a slow disk must not come and go
 _PERCENT = 100
 
 
@@ -32,7 +33,7 @@ def faults_of(broker: Broker, failing: Mapping[str, str]) -> list[str]:
 
 def hindrances_of(broker: Broker, hanging_s: float = 0.0) -> list[str]:
     """Why messages are not stored now, though nothing is broken. `hanging_s`: for how long a flush has hung; 0: none does."""
-    if hanging_s:
+    if hanging_s > HANGING_S:
         return [f"the disk does not answer: a flush has taken {hanging_s:.0f} s so far"]
     try:
         used, total = broker.files.usage(broker.folder)
