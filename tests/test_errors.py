@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from penstock import errors
-from penstock.errors import BrokerRefused, ClientError, Corrupt, NotConnected, PenstockError, Refused, StoreError
+from penstock.errors import (
+    BrokerRefused,
+    ClientError,
+    Corrupt,
+    NotConnected,
+    NotTrusted,
+    PenstockError,
+    Refused,
+    StoreError,
+)
 
 
 def test_every_error_is_a_penstock_error() -> None:
@@ -46,6 +55,7 @@ def test_which_refusals_may_go_through_later(code: int, remark: str, retryable: 
 
 def test_a_request_that_was_never_sent_may_be_sent_again() -> None:
     assert NotConnected.retryable
+    assert not NotTrusted.retryable  # what is trusted is no matter of time
     assert not ClientError.retryable
 
 

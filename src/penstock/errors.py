@@ -174,3 +174,9 @@ class ConnectionLost(ClientError):
 
 class NotConnected(ConnectionLost):
     """There was no connection: the request was certainly not carried out."""
+
+
+class NotTrusted(NotConnected):
+    """The peer's certificate is none that is trusted here, or not one for its name: waiting does not change that."""
+
+    retryable = False

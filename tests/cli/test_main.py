@@ -20,7 +20,7 @@ from penstock import Admin, Message, Producer
 from penstock.cli.main import ABOUTS, Lazy, _next_step, main, set_flags
 from penstock.cli.tools import first_sentence
 from penstock.config import BrokerConfig, RegistryConfig, load
-from penstock.errors import ConfigError, ConnectionLost, NotConnected, PenstockError, StoreError, TimedOut
+from penstock.errors import ConfigError, ConnectionLost, NotConnected, NotTrusted, PenstockError, StoreError, TimedOut
 from penstock.testing import Broker
 
 
@@ -176,7 +176,7 @@ def caused(number: int, cause: type[OSError] = OSError) -> NotConnected:
         (caused(errno.ETIMEDOUT, TimeoutError), "Does it run there?"),
         (caused(errno.ECONNRESET, ConnectionResetError), "PENSTOCK_TLS"),
         (caused(1, ssl.SSLError), "PENSTOCK_TLS"),
-        (caused(1, ssl.SSLCertVerificationError), "PENSTOCK_TLS_CA"),
+        (NotTrusted("cannot connect to there: a reason"), "PENSTOCK_TLS_CA"),
         (caused(-2, socket.gaierror), "spelled right"),
         (NotConnected("timed out"), "Does it run there?"),
         (ConnectionLost("closed"), "PENSTOCK_TLS"),

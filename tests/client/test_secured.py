@@ -31,7 +31,7 @@ from penstock.client.reader import LogReader
 from penstock.client.routes import MessageQueue
 from penstock.client.staging import Sender, SinkRun, StageClient, Stager
 from penstock.embedded import ThreadedBroker as Broker
-from penstock.errors import BrokerRefused, ConnectionLost, PenstockError, TimedOut
+from penstock.errors import BrokerRefused, ConnectionLost, NotTrusted, PenstockError, TimedOut
 from penstock.security import Security
 from penstock.wire.acl import ACCESS_KEY, is_signed
 from penstock.wire.codes import RequestCode
@@ -125,8 +125,8 @@ def test_the_command_line_takes_the_environment(broker: Broker, safe: Security) 
     assert told.returncode == 0, told.stderr
 
 
-def refused(call: Callable[[], object]) -> str:
-    with pytest.raises(PenstockError) as caught:
+def refused(call: Callable[[], object], kind: type[PenstockError] = PenstockError) -> str:
+    with pytest.raises(kind) as caught:
         call()
     return str(caught.value)
 
@@ -144,9 +144,9 @@ def test_a_server_that_is_not_the_one_is_not_spoken_to(
     trusted = authority if whose == "ours" else Authority(tmp_path, "stranger")
     wary = Security(True, str(trusted.cert))
     with Broker(**elsewhere.settings, **STRICT) as broker:
-        assert why in refused(lambda: topics(broker, wary))
-        assert why in refused(lambda: NsqLine(broker.nsq, 10, wary))
-        assert why in refused(lambda: penstock.Producer(broker.registry, security=wary).start())
+        assert why in refused(lambda: topics(broker, wary), NotTrusted)
+        assert why in refused(lambda: NsqLine(broker.nsq, 10, wary), NotTrusted)
+        assert why in refused(lambda: penstock.Producer(broker.registry, security=wary).start(), NotTrusted)
         with penstock.Producer(nsqd=broker.nsq, kind="queue", security=wary, send_timeout_s=3) as producer:
             assert refused(lambda: producer.send(penstock.Message("t", b"x")))
         if whose == "ours":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from access.people import SECRET as SECRET_OF
 from access.people import user, write
 from certificates import Authority, Certificate
 from penstock.client.blocking import Producer
+from penstock.client.staging import StageClient
 from penstock.embedded import ThreadedBroker
-from penstock.errors import ConfigError, ConnectionLost
+from penstock.errors import ConfigError, ConnectionLost, NotTrusted
 from penstock.message import Message
 from penstock.security import Security
 from penstock.spark.read import options as readoptions
@@ -155,6 +157,35 @@ def test_a_certificate_of_an_authority_that_is_not_trusted_names_the_option(
 ) -> None:
     with Broker(**server_certificate.settings, **MODES) as broker:
         given = {"registry": broker.registry, "path": "t", "tls": "true", "tlsCa": str(client_certificate.cert)}
-        options = readoptions.parse({**given, "fetchRetries": "0"})
-        with pytest.raises(ConnectionLost, match="option tlsCa names the file of the authorities"):
-            plainly(lambda: connection(options).topics())()
+        with pytest.raises(NotTrusted, match="option tlsCa names the file of the authorities"):
+            plainly(lambda: connection(readoptions.parse(given)).topics())()
+
+
+def test_a_certificate_that_is_not_trusted_is_not_waited_for(
+    authority: Authority,
+    server_certificate: Certificate,
+    client_certificate: Certificate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a broker that is away it was, for two minutes; of two registries the other one may be there again."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from penstock.spark.read import patience
+    from penstock.spark.read.source import Source
+
+    with Broker(**server_certificate.settings, **MODES) as broker:
+        given = {"registry": broker.registry, "path": "t", "tls": "true", "tlsCa": str(client_certificate.cert)}
+        waited: list[float] = []
+        monkeypatch.setattr(patience.time, "sleep", waited.append)
+        with pytest.raises(NotTrusted):
+            Source(given).reader(StructType([StructField("offset", LongType())])).partitions()
+        sink = writeoptions.parse(given)
+        with StageClient(sink.registry, patience_s=60, security=sink.security) as staging, pytest.raises(NotTrusted):
+            staging.queues_to_write("t")
+        assert waited == []
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            away = f"127.0.0.1:{closed.getsockname()[1]}"
+        for both in (f"{away};{broker.registry}", f"{broker.registry};{away}"):
+            with pytest.raises(ConnectionLost) as lost:
+                connection(readoptions.parse({**given, "registry": both})).topics()
+            assert not isinstance(lost.value, NotTrusted)

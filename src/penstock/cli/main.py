@@ -20,6 +20,7 @@ from penstock.errors import (
     ConfigError,
     ConnectionLost,
     NotEverywhere,
+    NotTrusted,
     PenstockError,
     StoreError,
 )
@@ -32,6 +33,9 @@ EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3, "NoRoute": 3, "TimedOut":
 REFUSED = 4  # this user may not
 # What to do next about a connection, where the error itself does not say it.
 HINTS = {
+    "NotTrusted": (
+        "Its certificate is not one for this name that is trusted here: PENSTOCK_TLS_CA is the file of who signs it."
+    ),
     "NotConnected": "Does it run there? `penstock up` starts one of each; -n, or `penstock context use`, names another.",
     "ConnectionLost": "Is that the port of a registry (9876) or broker (10911), and does it want TLS (PENSTOCK_TLS)?",
     "Senseless": "Which version runs there? `penstock broker ls` tells each one's.",
@@ -49,9 +53,6 @@ OWN_HINTS = {
     errno.EADDRNOTAVAIL: "Is the address right? Else all ports are in use that this machine may connect from.",
 }
 UNKNOWN_HOST = "Is the host's name spelled right? This machine finds no address for it."
-NOT_TRUSTED = (
-    "Its certificate is not one for this name that is trusted here: PENSTOCK_TLS_CA is the file of who signs it."
-)
 # And about what a broker refused, by the code.
 REFUSALS = {
     3: "Is -n the port of a registry (9876)? A broker's own (10911) does not know where topics are.",
@@ -242,8 +243,8 @@ def _own_step(error: ConnectionLost) -> str:
     """What to do where it is this machine that could not connect, or the two do not trust each other; empty: another thing."""
     cause = error.__cause__
     kind = type(cause).__name__  # `ssl` and `socket` are not imported for that
-    if kind == "SSLCertVerificationError":
-        return NOT_TRUSTED
+    if isinstance(error, NotTrusted):
+        return HINTS["NotTrusted"]
     if kind == "gaierror":
         return UNKNOWN_HOST
     if isinstance(cause, ConnectionResetError) or kind.startswith("SSL"):  # in the first words that were said

@@ -104,7 +104,8 @@ class Directory:
             try:
                 answer = yield Call(address, command, among)
             except (ConnectionLost, TimedOut) as error:
-                lost = error
+                if lost is None or error.retryable:  # one of them may be there again
+                    lost = error
                 self.answered_not(address)
                 continue
             except GeneratorExit:  # the caller has no more time: the next one begins with another

@@ -17,7 +17,7 @@ from penstock.client.plainsend import OPAQUES, PlainSend
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.client.sentanswer import SentAnswer
-from penstock.errors import ConnectionLost, TimedOut
+from penstock.errors import ConnectionLost, NotTrusted, TimedOut
 from penstock.security import PLAIN, Security
 from penstock.wire.frames import FrameCutter
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
@@ -326,4 +326,5 @@ def connect(address: tuple[str, int], timeout_s: float, security: Security) -> s
     except (OSError, ValueError) as error:
         if connection is not None:
             connection.close()
-        raise ConnectionLost(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
+        kind = NotTrusted if isinstance(error, ssl.SSLCertVerificationError) else ConnectionLost
+        raise kind(f"cannot connect to {address[0]}:{address[1]}: {error}") from error

@@ -12,7 +12,7 @@ from penstock.client import nsqframes
 from penstock.client.line import SHORT_BYTES, Doubt, TimedSocket, connect
 from penstock.client.nsqframes import FrameParser, refusal
 from penstock.client.routes import NSQ_PORT, MessageQueue
-from penstock.errors import ConnectionLost, TimedOut
+from penstock.errors import ConnectionLost, NotTrusted, TimedOut
 from penstock.security import PLAIN, Security
 from penstock.version import __version__
 from penstock.wire.addresses import split_address
@@ -58,7 +58,8 @@ class NsqLine(TimedSocket):
             self._socket.settimeout(self._patience)  # Python's, which a handshake keeps
             self._use(context.wrap_socket(self._socket, server_hostname=host), timeout_s)
         except (OSError, ValueError) as error:
-            raise ConnectionLost(f"cannot connect to {self._address}: {error}") from error
+            kind = NotTrusted if isinstance(error, ssl.SSLCertVerificationError) else ConnectionLost
+            raise kind(f"cannot connect to {self._address}: {error}") from error
         self.call(b"", timeout_s)
 
     def call(self, command: bytes, timeout_s: float, queue: MessageQueue | None = None) -> bytes:

@@ -26,7 +26,7 @@ from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route
 from penstock.client.sending import QUEUES_PER_NEW_TOPIC, add_sequence, send_header
-from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, NotTrusted, TimedOut, WireError
 from penstock.security import Security
 from penstock.wire.addresses import split_address
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
@@ -442,7 +442,7 @@ def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:
 def _passing(error: ClientError) -> bool:
     if isinstance(error, BrokerRefused):
         return error.code in _PASSING
-    return isinstance(error, ConnectionLost | TimedOut | NoRoute)
+    return isinstance(error, ConnectionLost | TimedOut | NoRoute) and not isinstance(error, NotTrusted)
 
 
 @dataclass

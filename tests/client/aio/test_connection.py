@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from client.steps import echo, peer
-from penstock.client.aio.connection import Connection, reason
+from penstock.client.aio.connection import Connection, unreachable
 from penstock.errors import ConnectionLost, NotConnected, TimedOut
 from penstock.wire.remoting import RemotingCommand
 
@@ -72,7 +72,7 @@ async def test_a_peer_that_breaks_the_protocol_or_leaves(bad: bytes) -> None:
 )
 def test_no_connection_is_without_a_reason(error: OSError, why: str) -> None:
     """asyncio has no words for two of them, and an error is never false."""
-    assert reason(error) == why
+    assert str(unreachable("there:1", error)) == f"cannot connect to there:1: {why}"
 
 
 async def test_nothing_more_is_written_to_a_peer_that_takes_nothing() -> None:

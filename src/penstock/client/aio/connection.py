@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import Callable
 from typing import TypeVar, cast
 
 from penstock.client.conversation import check_texts
 from penstock.client.liveness import CONNECT_S, Watch
-from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
+from penstock.errors import ConnectionLost, NotConnected, NotTrusted, TimedOut, WireError
 from penstock.security import PLAIN, Security
 from penstock.wire.addresses import split_address
 from penstock.wire.remoting import CommandParser, RemotingCommand, encode
@@ -30,9 +31,11 @@ async def opened(opening: asyncio.Task[T], address: str) -> T:
         raise
 
 
-def reason(error: OSError) -> str:
-    """Why there is no connection: asyncio has no words of its own for some of it."""
-    return str(error) or ("timed out" if isinstance(error, TimeoutError) else "the other side has closed it")
+def unreachable(address: str, error: OSError) -> NotConnected:
+    """What is said of a connection that could not be made, and why: asyncio has no words of its own for some of it."""
+    why = str(error) or ("timed out" if isinstance(error, TimeoutError) else "the other side has closed it")
+    kind = NotTrusted if isinstance(error, ssl.SSLCertVerificationError) else NotConnected
+    return kind(f"cannot connect to {address}: {why}")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -68,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
                     lambda: cls(address, on_request, security), host, port, ssl=security.context
                 )
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"cannot connect to {address}: {reason(error)}") from error
+            raise unreachable(address, error) from error
         return connection
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock.client import nsqframes
-from penstock.client.aio.connection import reason
+from penstock.client.aio.connection import unreachable
 from penstock.client.liveness import CONNECT_S, Watch
 from penstock.client.nsqframes import OF_A_MESSAGE, FrameParser, refusal
 from penstock.client.routes import NSQ_PORT
@@ -76,7 +76,7 @@ class NsqConnection(asyncio.Protocol):
                     lambda: cls(address, FrameParser(topic, broker), on_messages), host, port
                 )
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"cannot connect to {address}: {reason(error)}") from error
+            raise unreachable(address, error) from error
         try:
             await connection._introduce(timeout_s, host, security)
         except BaseException:
@@ -115,7 +115,7 @@ class NsqConnection(asyncio.Protocol):
                 self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
                 await ready
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"cannot connect to {self.address}: {reason(error)}") from error
+            raise unreachable(self.address, error) from error
 
     def send(self, data: bytes) -> None:
         """Write a command that is not answered. ConnectionLost when the connection is known to be broken."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from penstock.client.reader import Fetched, LogReader
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription
-from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, NotTrusted
 from penstock.spark.read.options import SourceOptions
 from penstock.spark.read.planning import Range
 
@@ -38,7 +38,8 @@ def patiently(options: SourceOptions, ask: Callable[[], T], *, known: bool = Tru
         try:
             return ask()
         except ClientError as error:
-            away = isinstance(error, ConnectionLost | NotYet) or (known and isinstance(error, NoRoute))
+            lost = isinstance(error, ConnectionLost) and not isinstance(error, NotTrusted)
+            away = lost or isinstance(error, NotYet) or (known and isinstance(error, NoRoute))
             waits = away and options.fetch_retries > 0 and time.monotonic() < deadline
             if not waits and not (error.retryable and attempt < options.fetch_retries):
                 raise

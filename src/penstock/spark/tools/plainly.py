@@ -29,14 +29,13 @@ T = TypeVar("T")
 # What to do about an error that does not say it itself.
 HINTS = {
     "NoRoute": "is the topic's name right, and the option registry the cluster it is in?",
+    "NotTrusted": (
+        "the option tlsCa names the file of the authorities that sign the servers' certificates; insecureSkipHostname is for"
+        " certificates of other hosts"
+    ),
     "ConnectionLost": "is a broker there? the option registry says where; `penstock up` starts one",
     "TimedOut": "is the broker up and not too busy? what was done stands, and the same again goes on",
 }
-_NO_TRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's word, in the text of whatever it ended
-_CERTIFICATES = (
-    "the option tlsCa names the file of the authorities that sign the servers' certificates; insecureSkipHostname is for"
-    " certificates of other hosts"
-)
 # `penstock.errors.NoRoute: sentence`, and the hint, which is indented by two.
 _OURS = re.compile(r"^(?:py_?spark_)?penstock[\w.]*\.([A-Z]\w*): (.+(?:\n  \S.*)*)", re.MULTILINE)
 
@@ -77,11 +76,7 @@ def _each(items: Iterator[T]) -> Iterator[T]:
 
 def _short(error: PenstockError) -> PenstockError:
     text = str(error)
-    hint = (
-        error.hint
-        or (_CERTIFICATES if _NO_TRUST in text else "")
-        or next((HINTS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in HINTS), "")
-    )
+    hint = error.hint or next((HINTS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in HINTS), "")
     if hint and hint not in text:
         error.args = (f"{text}\n  {hint}",)
     return error.with_traceback(None)
