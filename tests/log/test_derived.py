@@ -12,13 +12,12 @@ from penstock.log.checkpoint import DAMAGED_QUEUES
 from penstock.log.contents import Contents, Recovery
 from penstock.log.derived import Derived
 from penstock.log.store import LogStore
-from penstock.log.tail import Tail
 
 
 def derived(store: LogStore) -> Derived:
     report = Recovery()
     contents = Contents(store, report)
-    return Derived(store, report, contents, Tail(store, report, contents))
+    return Derived(store, report, contents)
 
 
 def opened(folder: Path) -> LogStore:

@@ -9,7 +9,7 @@ from store_parts import bodies, make, put
 
 from penstock.log.contents import Contents, Recovery
 from penstock.log.store import LogStore
-from penstock.log.tail import Tail
+from penstock.log.tail import Tail, resync
 
 
 def opened(folder: Path, count: int) -> tuple[LogStore, list[int]]:
@@ -30,8 +30,8 @@ def test_the_next_good_record_behind_damage(tmp_path: Path, hole: int) -> None:
     assert segment is not None
     for place in places[1 : 1 + hole]:
         segment.map[place + 4 : place + 8] = b"????"
-    assert tail(store).resync(places[1]) == places[1 + hole]
-    assert tail(store).resync(places[5]) == -1
+    assert resync(store.log, places[1]) == places[1 + hole]
+    assert resync(store.log, places[5]) == -1
     store.close(False)
 
 

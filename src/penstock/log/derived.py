@@ -11,7 +11,7 @@ from penstock.log import checkpoint as marks
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.contents import Contents, Recovery
 from penstock.log.state import LogState
-from penstock.log.tail import Tail
+from penstock.log.tail import resync
 from penstock.wire import layout
 
 _JOINT = 100
@@ -21,11 +21,10 @@ _NOT_VOUCHED_FOR = "an index that no checkpoint of ours vouches for: it is made 
 class Derived:
     """The index and the queues of one log. `damaged_queues`: a run before found them so; `rebuild`: all are suspect."""
 
-    def __init__(self, store: LogState, report: Recovery, contents: Contents, tail: Tail) -> None:
+    def __init__(self, store: LogState, report: Recovery, contents: Contents) -> None:
         self.store = store
         self.report = report
         self.contents = contents
-        self.tail = tail
         self.files = store.files
         self.folder = store.folder
         self.rebuild = False
@@ -54,7 +53,7 @@ class Derived:
                 if 0 <= position < first:
                     return False
                 if position < 0:
-                    following = self.tail.resync(-1 - position)
+                    following = resync(store.log, -1 - position)
                     position = first if following < 0 else following
             position = max(position, last + max(0, store.log.check(last)))
         return True

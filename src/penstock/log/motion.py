@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 
 from penstock.log.commitlog import CommitLog
-from penstock.wire import layout
 
 LOOKS, PAUSE_S = 20, 0.01  # the largest record is written in less
-_MAGIC = layout.MAGIC_V1.to_bytes(4)
 _BEGUN_BYTES = 1 << 16
 
 
@@ -30,20 +28,3 @@ def comes_whole(log: CommitLog, position: int) -> bool:
             return False
         time.sleep(PAUSE_S)
     return False
-
-
-def next_good(log: CommitLog, position: int) -> int:
-    """Where the first whole record behind a position begins; -1 where there is none."""
-    at = position + 1
-    while at < log.file.end:
-        segment = log.file.at(at)
-        assert segment is not None
-        offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
-        while offset >= 0:
-            if log.check(segment.first + offset - layout.MAGIC) > 0:
-                return int(segment.first + offset - layout.MAGIC)
-            offset = segment.map.find(_MAGIC, offset + 1)
-        at = segment.first + segment.size
-        if at < log.file.end and log.check(at) > 0:
-            return int(at)
-    return -1

@@ -29,7 +29,7 @@ from penstock.log import cutting, lostend
 from penstock.log.contents import Contents, Recovery
 from penstock.log.derived import Derived
 from penstock.log.state import LogState
-from penstock.log.tail import Tail
+from penstock.log.tail import Tail, resync
 from penstock.log.upkeep import Upkeep
 
 
@@ -49,7 +49,7 @@ class _Recoverer:
         self.report = Recovery()
         self.contents = Contents(store, self.report)
         self.tail = Tail(store, self.report, self.contents)
-        self.derived = Derived(store, self.report, self.contents, self.tail)
+        self.derived = Derived(store, self.report, self.contents)
 
     def run(self) -> Recovery:
         started = time.perf_counter()
@@ -193,7 +193,7 @@ class _Recoverer:
         while position < end:
             position = self.store.replay(position)
             if position < end:
-                following = self.tail.resync(position)
+                following = resync(self.store.log, position)
                 position = end if following < 0 else following
 
     def _behind(self, position: int) -> int:

@@ -7,12 +7,31 @@ from zlib import crc32
 from penstock.disk.files import last_byte, number_names, wipe
 from penstock.disk.segments import Segment
 from penstock.errors import StoreError
+from penstock.log.commitlog import CommitLog
 from penstock.log.contents import Contents, Recovery
 from penstock.log.state import LogState
 from penstock.wire import layout
 
 _MAGIC = layout.MAGIC_V1.to_bytes(4)
 _CHUNK = 1 << 20
+
+
+def resync(log: CommitLog, position: int) -> int:
+    """Where the next good record behind a position begins; -1 where there is none."""
+    at = position + 1
+    while at < log.file.end:
+        segment = log.file.at(at)
+        assert segment is not None
+        offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
+        while offset >= 0:
+            candidate = segment.first + offset - layout.MAGIC
+            if log.check(candidate) > 0:
+                return int(candidate)
+            offset = segment.map.find(_MAGIC, offset + 1)
+        at = segment.first + segment.size
+        if at < log.file.end and log.check(at) > 0:
+            return int(at)
+    return -1
 
 
 class Tail:
@@ -32,7 +51,7 @@ class Tail:
             position = self.store.replay(position)
             if position >= log.file.end:
                 return log.file.end
-            following = self.resync(position) if position < durable or durable < 0 else -1
+            following = resync(log, position) if position < durable or durable < 0 else -1
             if following < 0:
                 if position < durable:
                     self._damage(position, durable)
@@ -63,7 +82,7 @@ class Tail:
         while position < min(end, segment.first + segment.size):
             size = log.check(position)
             if size <= 0:
-                position = self.resync(position) if size < 0 else end
+                position = resync(log, position) if size < 0 else end
                 position = end if position < 0 else position
                 continue
             at = position - segment.first
@@ -81,7 +100,7 @@ class Tail:
             segment, size = log.file.at(position), log.check(position)
             assert segment is not None
             if size < 0:  # damage between good ones, below the end that was told
-                position = self.resync(position)
+                position = resync(log, position)
                 if position < 0:
                     return
                 continue
@@ -97,24 +116,6 @@ class Tail:
 
     def _damage(self, position: int, end: int) -> None:
         self.report.damage.append({"position": position, "end": end, "bytes": end - position})
-
-    def resync(self, position: int) -> int:
-        """The next good record behind position; -1 when there is none."""
-        log = self.store.log
-        at = position + 1
-        while at < log.file.end:
-            segment = log.file.at(at)
-            assert segment is not None
-            offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
-            while offset >= 0:
-                candidate = segment.first + offset - layout.MAGIC
-                if log.check(candidate) > 0:
-                    return int(candidate)
-                offset = segment.map.find(_MAGIC, offset + 1)
-            at = segment.first + segment.size
-            if at < log.file.end and log.check(at) > 0:
-                return int(at)
-        return -1
 
     def cut_tail(self, end: int, *, kept: bool = False) -> None:
         """Let nothing stand behind end that could be taken for a record later. `kept`: a copy of it is in lost+found."""

@@ -31,7 +31,8 @@ from penstock.log.checksums import Checksums
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.keyindex import is_index_name
-from penstock.log.motion import comes_whole, is_begun, next_good
+from penstock.log.motion import comes_whole, is_begun
+from penstock.log.tail import resync
 from penstock.wire import layout
 from penstock.wire.record import ENTRY, INDEX_ENTRY, INDEX_HEAD, decode_record
 
@@ -225,7 +226,7 @@ class _Verifier:
                 continue
             if self.moving and position >= durable and comes_whole(log, position):
                 continue
-            following = next_good(log, position)
+            following = resync(log, position)
             if following < 0:
                 if position < durable:
                     self._damage(log, position, durable)
@@ -497,7 +498,7 @@ def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
             yield {"kind": "blank", "position": position, "size": first + size - position}
             return
         else:
-            following = next_good(log, position)
+            following = resync(log, position)
             if following < 0:
                 rest = segment.map[position - first : size].strip(b"\0")
                 kind = "torn" if rest else "free"
