@@ -105,6 +105,14 @@ def test_what_was_submitted_counts(cluster: str, registry: str, topic: str, tmp_
     assert json.loads(done.stdout) == [cluster, "nightly", True, 200, True, "5", "-1", "Asia/Tokyo", "true"]
 
 
+def test_executors_of_their_own(request: pytest.FixtureRequest, registry: str, store: Path, tmp_path: Path) -> None:
+    """A standalone cluster's are started by the same code: this is for `./run peers`, which has the time."""
+    if not request.config.getoption("--peers", default=False):
+        pytest.skip("runs with --peers; a standalone cluster's executors run always")
+    here = request.getfixturevalue("here")
+    assert there("local-cluster[2,1,1024]", registry, store, tmp_path / "round", "executors") == here
+
+
 def test_a_connect_server(
     here: dict[str, Any], registry: str, store: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
