@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import socket
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,6 +28,41 @@ def test_what_is_put_is_read(value: int) -> None:
     octets.put16(room, 0, value)
     octets.put8(room, 11, value)
     assert (octets.be16(room, 0), room[11]) == (value & 0xFFFF, value & 0xFF)
+
+
+PUTTER = """
+import mmap, sys
+from penstock import octets
+with open(sys.argv[1], "r+b") as file:
+    b = memoryview(mmap.mmap(file.fileno(), 0))
+while True:
+    for n in range(1, 256):
+        octets.put16(b, 0, n * 0x0101)
+        octets.put32(b, 8, n * 0x01010101)
+        octets.put64(b, 16, n * 0x0101010101010101)
+"""
+
+
+def test_a_number_is_put_as_a_whole(tmp_path: Path) -> None:
+    """No other process, and none that comes after one that was killed, finds half of it, or the zeros of none."""
+    path = tmp_path / "numbers"
+    path.write_bytes(b"\1" * 4096)
+    putter = subprocess.Popen([sys.executable, "-c", PUTTER, str(path)])
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            seen: set[bytes] = set()
+            for n in range(3_000_000):
+                for place, size in ((0, 2), (8, 4), (16, 8)):
+                    number = view[place : place + size]
+                    assert number[0] > 0
+                    assert number == number[:1] * size
+                    seen.add(number)
+                if n > 30_000 and len(seen) > 3 * 200:
+                    break
+            assert len(seen) > 3 * 200
+    finally:
+        putter.kill()
+        putter.wait()
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))

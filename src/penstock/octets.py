@@ -27,7 +27,7 @@ Readable = bytes | bytearray | memoryview
 Writable = bytearray | memoryview
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_U16, _I32, _U32, _I64, _U64 = Struct(">H"), Struct(">i"), Struct(">I"), Struct(">q"), Struct(">Q")
+_U16, _I32, _U32, _I64 = Struct(">H"), Struct(">i"), Struct(">I"), Struct(">q")
 
 
 def address(owner: Readable | mmap) -> memoryview:
@@ -63,19 +63,23 @@ def put8(b: Writable, p: int, v: int) -> None:
     b[p] = v & 0xFF
 
 
+# A number goes into its place as a whole: `struct.pack_into` writes zeros there first, and a process that is killed in
+# between has left them in a mapped file.
+
+
 def put16(b: Writable, p: int, v: int) -> None:
     """Write the low 16 bits of v at p."""
-    _U16.pack_into(b, p, v & 0xFFFF)
+    b[p : p + 2] = (v & 0xFFFF).to_bytes(2)
 
 
 def put32(b: Writable, p: int, v: int) -> None:
     """Write the low 32 bits of v at p."""
-    _U32.pack_into(b, p, v & 0xFFFFFFFF)
+    b[p : p + 4] = (v & 0xFFFFFFFF).to_bytes(4)
 
 
 def put64(b: Writable, p: int, v: int) -> None:
     """Write the low 64 bits of v at p."""
-    _U64.pack_into(b, p, v & 0xFFFFFFFFFFFFFFFF)
+    b[p : p + 8] = (v & 0xFFFFFFFFFFFFFFFF).to_bytes(8)
 
 
 def copy(to: Writable, tp: int, src: Readable, fp: int, n: int) -> None:
