@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.queueside import Reader, Side
-from disk.ready_parts import SEGMENT, put
+from disk.ready_parts import SEGMENT, SENT, filled, put
 from penstock.disk import inspecting
 from penstock.disk.files import Files
 from penstock.disk.readyqueue import Pool, ReadyQueue
@@ -207,3 +207,39 @@ def test_what_a_broker_at_work_has_let_go_of_meanwhile_is_no_damage(folder: Path
     inspecting.verify(folder, add)
     assert said
     assert set(said) == {"queues/q/q_8.queue"}
+
+
+def test_a_segment_that_is_used_again_while_it_is_read_is_no_damage(tmp_path: Path) -> None:
+    """Some of its messages were written over, others not yet, and of the sums a piece had been read ahead."""
+    files = Files()
+    pool = Pool(tmp_path / "queues", files)
+    old, new = (ReadyQueue(tmp_path / "queues" / name, name, 1 << 17, pool, files) for name in "tu")
+    for queue in (old, new):
+        queue.open(0)
+    for body in SENT:
+        assert put(old, body) == 0
+    looked = inspect(tmp_path / "queues/t/t_1.queue")
+    assert next(looked)["kind"] == "message"
+    old.drop_all()
+    for body in SENT[: len(SENT) // 3]:
+        assert put(new, body[1:]) == 0
+    assert (tmp_path / "queues/u/u_1.queue").is_file()
+    assert {entry["kind"] for entry in looked} <= {"message", "end"}
+    for queue in (old, new):
+        queue.close(True)
+
+
+def test_a_message_that_comes_while_a_segment_is_read_is_no_damage(tmp_path: Path) -> None:
+    path = filled(tmp_path, clean=False).with_suffix(".queue")
+    whole = path.read_bytes()
+    late = entries(path, "message")[5]
+    with path.open("r+b") as file:
+        file.seek(late["position"])
+        file.write(bytes(late["size"]))
+    looked = inspect(path)
+    first = next(looked)
+    path.write_bytes(whole)
+    found = [first, *looked]
+    assert [one["ordinal"] for one in found if one["kind"] == "message"] == list(range(len(SENT)))
+    assert found[-1]["kind"] == "end"
+    assert len(found) == len(SENT) + 1

@@ -38,8 +38,8 @@ class HalfWritten:
 
     def finish(self) -> None:
         with self.path.open("r+b") as file:
-            file.seek(self.middle)
-            file.write(self.whole[self.middle : self.middle + 4096])
+            file.seek(self.begin)
+            file.write(self.whole[self.begin : self.middle + 4096])
 
 
 @pytest.mark.parametrize("which", [9, 4])
@@ -92,3 +92,41 @@ def test_nothing_behind_the_end_is_not_waited_for(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(motion.time, "sleep", lambda seconds: pytest.fail("waits"))
     assert verify(tmp_path / "s").findings == []
     store.close()
+
+
+def test_what_is_stored_while_the_end_is_looked_at_is_not_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record was looked for where none stood yet, then others behind it, which came in between."""
+    torn = HalfWritten(tmp_path / "s", 8)
+    torn.cut(torn.begin, len(torn.whole))
+    is_begun = motion.is_begun
+
+    def look(log: CommitLog, position: int) -> bool:
+        found = is_begun(log, position)
+        torn.finish()
+        return found
+
+    monkeypatch.setattr(motion, "is_begun", look)
+    report = verify(tmp_path / "s")
+    assert (report.findings, report.records) == ([], 8)
+
+
+def test_an_entry_that_is_there_before_its_record_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of a turn gather, and are handed over behind their entries."""
+    torn = HalfWritten(tmp_path / "s", 7)
+    torn.cut(torn.begin, len(torn.whole))
+    monkeypatch.setattr(motion.time, "sleep", lambda seconds: torn.finish())
+    report = verify(tmp_path / "s")
+    assert (report.findings, report.records) == ([], 7)
+
+
+def test_entries_whose_records_do_not_come_are_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed broker may have left thousands."""
+    torn = HalfWritten(tmp_path / "s", 7)
+    torn.cut(torn.begin, len(torn.whole))
+    waited: list[float] = []
+    monkeypatch.setattr(motion.time, "sleep", waited.append)
+    report = verify(tmp_path / "s")
+    assert [one.why for one in report.findings] == ["3 entries lead to no record"]
+    assert sum(waited) <= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from struct import Struct
 from typing import BinaryIO
@@ -84,7 +85,7 @@ def verify(folder: Path, add: Add) -> tuple[int, int]:
 
 def _readable(folder: Path, path: Path, level: str, entries: Iterator[Entry], add: Add) -> Iterator[Entry]:
     """What stands in a file, as far as the disk gives it."""
-    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+    if not path.is_file() and path.exists():  # opening a pipe would wait for a writer
         add(level, str(path.relative_to(folder)), "cannot be read: it is no file", 0, 0)
         return
     try:
@@ -106,60 +107,94 @@ def _add_damage(name: Path, entry: Entry, add: Add) -> None:
 # -- ready queues ----------------------------------------------------------------------------------------------------
 
 
-def _head(path: Path) -> tuple[int, int, int] | None:
+def _head(sums: BinaryIO) -> tuple[int, int, int] | None:
     """(life, first ordinal, messages when it was stopped cleanly or -1) as a sums file says it in the newer copy of its head."""
-    if not path.is_file():
-        return None
-    data = path.read_bytes()
-    copies = [parse_head(data[at : at + layout.HEAD_BYTES]) for at in (0, max(0, len(data) - layout.HEAD_BYTES))]
+    fd = sums.fileno()
+    places = (0, max(0, os.fstat(fd).st_size - layout.HEAD_BYTES))
+    copies = [parse_head(os.pread(fd, layout.HEAD_BYTES, at)) for at in places]
     head = max((copy for copy in copies if copy is not None), key=lambda copy: copy.life, default=None)
     return None if head is None else (head.life, head.first, -1 if head.records == NOT_CLEAN else head.records)
 
 
-def _entries(path: Path, count: int) -> Iterator[tuple[int, int]]:
+def _entries(sums: BinaryIO, count: int) -> Iterator[tuple[int, int]]:
     """(start, sum) of each message: as many as the head says, or as many as there are."""
-    with path.open("rb") as stream:
-        stream.seek(layout.START)
-        n = 0
-        while n != count and len(data := stream.read(_ENTRY.size)) == _ENTRY.size:
-            start, crc = _ENTRY.unpack(data)
-            start &= layout.START_BITS
-            if count < 0 and not start and (n or not crc):
-                return
-            yield start, crc
-            n += 1
+    sums.seek(layout.START)
+    n = 0
+    while n != count and len(data := sums.read(_ENTRY.size)) == _ENTRY.size:
+        start, crc = _entry(data)
+        if count < 0 and _is_end(n, start, crc):
+            return
+        yield start, crc
+        n += 1
+
+
+def _entry(data: bytes) -> tuple[int, int]:
+    start, crc = _ENTRY.unpack(data)
+    return start & layout.START_BITS, crc
+
+
+def _is_end(n: int, start: int, crc: int) -> bool:
+    """Whether there is no entry n yet, or no more."""
+    return not start and bool(n or not crc)
 
 
 def _of_queue(path: Path) -> Iterator[Entry]:
-    head = _head(path.with_suffix(".sums"))
+    sums_path = path.with_suffix(".sums")
     stamped = path.parent.name.endswith(".again")
-    with path.open("rb") as stream:
+    with ExitStack() as stack:
+        sums = stack.enter_context(sums_path.open("rb")) if sums_path.is_file() else None
+        head = _head(sums) if sums is not None else None
+        stream = stack.enter_context(path.open("rb"))
         size = path.stat().st_size
-        if head is None:
-            yield {"kind": "unchecked"}
-            at, ordinal = 0, 0
-            while (length := _framed(_read(stream, at, layout.BODY), at, size)) > 0:
-                yield _message(ordinal, at, _read(stream, at, length), stamped) | {"checked": False}
-                at, ordinal = at + length, ordinal + 1
+        if sums is not None and head is not None:
+            yield from _of_segment(stream, sums, size, head, stamped)
             return
-        life, first, count = head
-        salt = life * layout.SALT
-        odd: list[Entry] = []
-        end = 0
-        for n, (at, crc) in enumerate(_entries(path.with_suffix(".sums"), count)):
-            length = _framed(_read(stream, at, layout.BODY), at, size)
-            data = _read(stream, at, length) if length > 0 else b""
-            if length > 0 and crc32(data, ((first + n) ^ salt) & layout.SUM_BITS) == crc:
-                yield from odd  # behind a message that is whole there is none that never was
-                odd = []
-                end = at + length
-                yield _message(first + n, at, data, stamped)
-            elif crc != layout.NO_SUM or count >= 0:
-                why = "its sum does not hold" if length > 0 else "no message that can be right"
-                odd.append({"kind": "damage", "ordinal": first + n, "position": at, "size": max(0, length), "why": why})
-        if count >= 0:
-            yield from odd
-        yield {"kind": "end", "position": end, "clean": count >= 0}
+        yield {"kind": "unchecked"}
+        at, ordinal = 0, 0
+        while (length := _framed(_read(stream, at, layout.BODY), at, size)) > 0:
+            yield _message(ordinal, at, _read(stream, at, length), stamped) | {"checked": False}
+            at, ordinal = at + length, ordinal + 1
+
+
+def _of_segment(
+    stream: BinaryIO, sums: BinaryIO, size: int, head: tuple[int, int, int], stamped: bool
+) -> Iterator[Entry]:
+    """A broker at work appends meanwhile, and uses files again that are used up: what seems damaged is looked at again."""
+    life, first, count = head
+    salt = life * layout.SALT
+
+    def judge(n: int, at: int, crc: int, read: Callable[[int, int], bytes]) -> tuple[int, Entry]:
+        """(where message n ends, the message); (0, what is wrong with it)."""
+        length = _framed(read(at, layout.BODY), at, size)
+        data = read(at, length) if length > 0 else b""
+        if length > 0 and crc32(data, ((first + n) ^ salt) & layout.SUM_BITS) == crc:
+            return at + length, _message(first + n, at, data, stamped)
+        why = "its sum does not hold" if length > 0 else "no message that can be right"
+        return 0, {"kind": "damage", "ordinal": first + n, "position": at, "size": max(0, length), "why": why}
+
+    def again(odd: list[int]) -> Iterator[Entry]:
+        """As the files are now, past what was read ahead; nothing of those in another life."""
+        for n in odd:
+            at, crc = _entry(os.pread(sums.fileno(), _ENTRY.size, layout.START + n * _ENTRY.size))
+            _, found = judge(n, at, crc, lambda at, length: os.pread(stream.fileno(), length, at))
+            now = _head(sums)  # which a new life writes before its messages, and behind the sums it has cleared
+            if (now is None or now[:2] == head[:2]) and not (count < 0 and _is_end(n, at, crc)):
+                yield found
+
+    odd: list[int] = []
+    end = 0
+    for n, (at, crc) in enumerate(_entries(sums, count)):
+        found_end, found = judge(n, at, crc, lambda at, length: _read(stream, at, length))
+        if found_end:
+            yield from again(odd)  # behind a message that is whole there is none that never was
+            odd = []
+            end = found_end
+            yield found
+        elif crc != layout.NO_SUM or count >= 0:
+            odd.append(n)
+    if count >= 0:
+        yield from again(odd)
+    yield {"kind": "end", "position": end, "clean": count >= 0}
 
 
 def _read(stream: BinaryIO, at: int, length: int) -> bytes:
@@ -186,14 +221,15 @@ def _message(ordinal: int, at: int, data: bytes, stamped: bool) -> Entry:
 
 
 def _of_sums(path: Path) -> Iterator[Entry]:
-    head = _head(path)
-    if head is None:
-        yield {"kind": "bad", "why": "neither copy of its head holds"}
-        return
-    life, first, count = head
-    yield {"kind": "header", "first": first, "count": count, "clean": count >= 0, "life": life}
-    for n, (start, crc) in enumerate(_entries(path, count)):
-        yield {"kind": "sum", "ordinal": first + n, "position": start, "crc32": f"{crc:08x}"}
+    with path.open("rb") as sums:
+        head = _head(sums)
+        if head is None:
+            yield {"kind": "bad", "why": "neither copy of its head holds"}
+            return
+        life, first, count = head
+        yield {"kind": "header", "first": first, "count": count, "clean": count >= 0, "life": life}
+        for n, (start, crc) in enumerate(_entries(sums, count)):
+            yield {"kind": "sum", "ordinal": first + n, "position": start, "crc32": f"{crc:08x}"}
 
 
 # -- cursors ---------------------------------------------------------------------------------------------------------

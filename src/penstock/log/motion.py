@@ -19,12 +19,14 @@ def is_begun(log: CommitLog, position: int) -> bool:
     return bool(bytes(segment.map[at : at + _BEGUN_BYTES]).strip(b"\0"))
 
 
-def comes_whole(log: CommitLog, position: int) -> bool:
-    """Whether what was no record at a position is one when it is looked at again, for 0.2 s."""
+def comes_whole(log: CommitLog, position: int, *, told: bool = False) -> bool:
+    """Whether what was no record at a position is one when it is looked at again, for 0.2 s. `told`: an entry leads there, which
+    stands in its file before the record does, so that nothing of it need be there yet.
+    """
     for _ in range(LOOKS):
         if log.check(position) >= 0:
             return True
-        if not is_begun(log, position):
+        if not told and not is_begun(log, position):
             return False
         time.sleep(PAUSE_S)
     return False

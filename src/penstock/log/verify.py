@@ -150,6 +150,7 @@ class _Verifier:
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.matched: dict[tuple[str, int], int] = {}
         self.moving = marks.abort_text(self.folder) is not None  # a broker is at work there, or was killed
+        self.writing = self.moving  # as far as is known
         self.late: list[tuple[tuple[str, int], int, int, int]] = []  # records to be looked for again
 
     def run(self) -> Report:
@@ -227,6 +228,8 @@ class _Verifier:
             if self.moving and position >= durable and comes_whole(log, position):
                 continue
             following = resync(log, position)
+            if following >= 0 and self.moving and position >= durable and comes_whole(log, position):
+                break  # all of it was written since: here the log ended
             if following < 0:
                 if position < durable:
                     self._damage(log, position, durable)
@@ -312,13 +315,21 @@ class _Verifier:
             for offset in range(queue.min_offset, queue.max_offset):
                 entry = queue.entry(offset)
                 if entry is not None and entry[1] != layout.FILLER_SIZE and entry[0] >= log.file.first:
-                    at = entry[0]  # behind the end that was found, what was stored meanwhile
-                    real += not (self.moving and at >= log.end and (at >= log.file.end or log.check(at) > 0))
+                    real += not (self.moving and entry[0] >= log.end and self._is_new(log, entry[0]))
             report.entries += real
             extra = real - self.matched.get((topic, queue_id), 0)
             damaged = any(finding.level == "damage" for finding in report.findings)
             if extra > 0 and not damaged:
                 report.add("derived", f"consumequeue/{topic}/{queue_id}", f"{extra} entries lead to no record")
+
+    def _is_new(self, log: CommitLog, at: int) -> bool:
+        """Whether an entry that leads behind the end that was found is of a record that was stored meanwhile. Where one was
+        awaited in vain nobody writes any more.
+        """
+        if at >= log.file.end or log.check(at) > 0:
+            return True
+        self.writing = self.writing and comes_whole(log, at, told=True)
+        return self.writing
 
     def _check_index(self, log: CommitLog) -> None:
         for name in self.files.names(self.folder / "index"):
