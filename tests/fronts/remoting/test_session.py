@@ -75,6 +75,16 @@ def test_an_unusual_header_is_answered_under_its_opaque(peer: RawPeer, header: b
     assert answer.code != 0
 
 
+@pytest.mark.parametrize("version", [32_768, -32_769, 2**31 - 1, -(2**31)])
+def test_a_send_of_a_version_that_no_binary_header_holds_is_stored(peer: RawPeer, version: int) -> None:
+    """Its unusual header is written again as a binary one: the connection ended, with a traceback in the log."""
+    fields = {"a": "P", "b": "Versions", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 5, "h": 0, "i": ""}
+    header = {"opaque": 7, "weight": [3], "code": 310, "version": version, "extFields": fields}
+    peer.write(json_frame(header, b"body"))
+    answer = peer.read()
+    assert (answer.opaque, answer.code) == (7, 0)
+
+
 @pytest.mark.parametrize(
     "data",
     [
