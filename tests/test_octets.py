@@ -129,6 +129,8 @@ def test_hexadecimal_digits() -> None:
     octets.put_hex16(room, 1, 0xABC)
     assert room[1:17] == b"0000000000000abc"
     assert octets.hex16(room, 1) == 0xABC
+    octets.put_hex16(room, 1, -2)
+    assert room[1:] == b"fffffffffffffffe" + bytes(3)
     for bad in (b"0000000000000ABC", b"000000000000 abc", b"short", b"8" + b"0" * 15):
         assert octets.hex16(bad, 0) == -1
 

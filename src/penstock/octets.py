@@ -145,8 +145,8 @@ def utf8(b: Readable, p: int, n: int, least: int) -> bool:
 
 
 def put_hex16(b: Writable, p: int, v: int) -> None:
-    """Write v as sixteen lower-case hexadecimal digits at p."""
-    b[p : p + 16] = b"%016x" % v
+    """Write the low 64 bits of v as sixteen lower-case hexadecimal digits at p."""
+    b[p : p + 16] = b"%016x" % (v & 0xFFFFFFFFFFFFFFFF)
 
 
 def hex16(b: Readable, p: int) -> int:

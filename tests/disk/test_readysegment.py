@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put
 from penstock.disk.files import Files
-from penstock.disk.readylayout import MAGIC
+from penstock.disk.readylayout import ID, MAGIC
 from penstock.disk.readyqueue import Pool, ReadyQueue
 from penstock.disk.readysegment import ReadySegment
 
@@ -150,3 +151,31 @@ def test_version_1_is_read(tmp_path: Path, clean: bool) -> None:
     path.write_bytes(head[:14] + b"\1" + head[15:] + data[32:-32])
     assert make(tmp_path, size=1 << 17).total == 0
     assert list((tmp_path / "t" / "lost+found").glob("t_1.queue.*"))
+
+
+@pytest.mark.parametrize("size", [1, 2, 100, SEGMENT, 1 << 16])
+def test_a_head_that_says_another_size_leads_nowhere(tmp_path: Path, size: int) -> None:
+    """Under a right sum: its file and that of the messages are of two segments. Nothing behind what is mapped is looked at."""
+    path = filled(tmp_path, clean=False)
+    data = bytearray(path.read_bytes())
+    head = bytes(data[:16]) + size.to_bytes(4) + bytes(data[20:28])
+    data[:32] = data[-32:] = head + crc32(head).to_bytes(4)
+    path.write_bytes(data)
+    found = found_again(tmp_path)
+    assert found == SENT[: len(found)]
+    assert sum(len(body) + 19 for body in found) <= size
+
+
+def test_an_id_that_no_consumer_can_say_is_another(tmp_path: Path) -> None:
+    """A flipped bit in a segment whose sums are lost: the message was never given out, or could not be finished."""
+    path = filled(tmp_path, clean=False, sent=[b"one", b"two"])
+    path.unlink()
+    queue_path = path.with_suffix(".queue")
+    data = bytearray(queue_path.read_bytes())
+    data[ID] |= 0x80
+    queue_path.write_bytes(data)
+    queue = make(tmp_path, size=1 << 17)
+    assert bodies(queue) == [b"one", b"two"]
+    assert queue.find(queue.begin())
+    assert queue.message_id == queue.stamp_ns == int.from_bytes(data[ID : ID + 8]) & (1 << 63) - 1
+    queue.close(clean=True)

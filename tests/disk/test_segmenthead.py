@@ -24,6 +24,8 @@ def test_a_head_holds_with_its_sum_only() -> None:
     for at in range(len(data)):
         assert parse_head(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]) is None
     assert parse_head(data[:-1]) is None
+    for first, good in (((1 << 62) - 1, True), (1 << 62, False), ((1 << 64) - 1, False)):  # no broker gets there
+        assert (parse_head(head_bytes(first=first)) is not None) is good
 
 
 @pytest.mark.parametrize("bad", [(), (0,), (1,), (0, 1)])

@@ -43,6 +43,7 @@ from penstock.errors import StoreError
 from penstock.octets import Readable
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.disk import readylayout as layout
     from cython.cimports.penstock.disk.gathering import Gathering
     from cython.cimports.penstock.disk.readysegment import ReadySegment
@@ -60,6 +61,7 @@ if cython.compiled:
         ube32,
     )
 else:
+    from penstock import words
     from penstock.disk import readylayout as layout
     from penstock.disk.gathering import Gathering
     from penstock.disk.readysegment import ReadySegment
@@ -525,7 +527,9 @@ class ReadyQueue(Stream):
         self.base = segment.base
         self.at = at + layout.BODY
         self.length = length - layout.COUNTED_BYTES
-        self.message_id = self.stamp_ns = be64(segment.base, at + layout.ID)
+        self.message_id = self.stamp_ns = (
+            be64(segment.base, at + layout.ID) & words.INT63_MAX
+        )  # consumers can say no other
         self.attempts = be16(segment.base, at + layout.ATTEMPTS)
         if self.stamped:
             self.stamp_ns = be64(segment.base, at + layout.BODY)

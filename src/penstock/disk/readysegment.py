@@ -369,7 +369,7 @@ class ReadySegment(SegmentFile):
         self.files.close(self.fd)
         self._map(create=False)
         # What was written is allocated; what is not reads as zeros and is allocated before it is written.
-        limit = max((end for _, end in ranges), default=0)
+        limit = min(self.size, max((end for _, end in ranges), default=0))  # no more is mapped
         tail = self.sums_size - layout.HEAD_BYTES
         pages_end = tail // words.PAGE_BYTES * words.PAGE_BYTES
         told = [end for begin, end in self.files.data_ranges(self.sums_fd, 0, tail) if begin < pages_end]

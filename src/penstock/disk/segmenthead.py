@@ -15,7 +15,8 @@ _HEAD = Struct(">IIQIIII")  # magic, life and version, first ordinal, segment si
 _OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
 _SUMMED = 28  # bytes of a head
 _OLD_VERSION = 1
-_OLD_FIRST_END, _OLD_SIZE_END = 1 << 62, 1 << 31  # what a head of version 1, which has no sum, may say
+_FIRST_END = 1 << 62  # of an ordinal: those that follow must fit as well
+_OLD_SIZE_END = 1 << 31  # what a head of version 1, which has no sum, may say
 
 
 class Head(NamedTuple):
@@ -34,6 +35,8 @@ def parse_head(data: bytes) -> Head | None:
         return None
     magic, version, first, size, tag, count, crc = _HEAD.unpack(data)
     if magic != layout.MAGIC or version & layout.VERSION_BITS != layout.VERSION_NOW or crc32(data[:_SUMMED]) != crc:
+        return None
+    if first >= _FIRST_END:
         return None
     return Head(version >> layout.LIFE_BIT, first, size, tag, count)
 
@@ -55,6 +58,6 @@ def read_heads(files: Files, path: Path, size: int, tag: int) -> tuple[list[Head
     if not found and len(front) == _OLD_HEAD.size:
         magic, version, first, segment_size, count = _OLD_HEAD.unpack(front)
         old = magic == layout.MAGIC and version == _OLD_VERSION
-        if old and first < _OLD_FIRST_END and size <= segment_size < _OLD_SIZE_END:
+        if old and first < _FIRST_END and size <= segment_size < _OLD_SIZE_END:
             return [Head(0, first, segment_size, tag, min(count, NOT_CLEAN))], True
     return found, False
