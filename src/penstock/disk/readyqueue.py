@@ -527,9 +527,8 @@ class ReadyQueue(Stream):
         self.base = segment.base
         self.at = at + layout.BODY
         self.length = length - layout.COUNTED_BYTES
-        self.message_id = self.stamp_ns = (
-            be64(segment.base, at + layout.ID) & words.INT63_MAX
-        )  # consumers can say no other
+        # Without its highest bit, which no id has: consumers could not say it.
+        self.message_id = self.stamp_ns = be64(segment.base, at + layout.ID) & words.INT63_MAX
         self.attempts = be16(segment.base, at + layout.ATTEMPTS)
         if self.stamped:
             self.stamp_ns = be64(segment.base, at + layout.BODY)

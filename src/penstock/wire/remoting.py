@@ -202,9 +202,8 @@ def _binary_header(command: RemotingCommand) -> bytes:
         k, v = key.encode(), value.encode()
         parts += (_I16.pack(len(k)), k, _I32.pack(len(v)), v)
     ext = b"".join(parts)
-    version = int.from_bytes(
-        (command.version & 0xFFFF).to_bytes(2), signed=True
-    )  # as Java casts it: in JSON it has 32 bits
+    # In JSON it has 32 bits; Java casts it to a short.
+    version = int.from_bytes((command.version & 0xFFFF).to_bytes(2), signed=True)
     return b"".join(
         (
             _BINARY.pack(command.code, command.language, version, command.opaque, command.flag),

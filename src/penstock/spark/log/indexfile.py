@@ -88,7 +88,7 @@ class IndexFile:
         wanted[slot] = np.arange(1, len(slot) + 1)
         heads = self._heads(moving)
         odd = np.flatnonzero(heads != wanted)
-        if moving and len(odd):  # an uncompiled writer writes byte by byte: one may have been read half written
+        if moving and len(odd):  # one may have been read while it was being written
             heads[odd] = self._heads(moving)[odd]
         for at in np.flatnonzero(heads != wanted).tolist():
             yield int(wanted[at]), f"slot {at} begins with entry {int(heads[at])}, not {int(wanted[at])}"
