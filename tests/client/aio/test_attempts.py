@@ -161,6 +161,26 @@ async def test_what_may_be_stored_is_not_told_as_not_sent() -> None:
     assert len(made.got) == 1
 
 
+class Refusing(Silent):
+    """It is busy, and the registry is silent from then on."""
+
+    async def store(self) -> None:
+        self.named = False
+        command, writer = self.got[-1]
+        writer.write(encode(command.reply(2, remark="too busy")))
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_why_a_send_was_refused_is_told_when_its_time_is_over(idempotent: bool) -> None:
+    """It was over while the route was asked for anew, and nothing said that a broker had refused it, or why."""
+    made = Refusing()
+    with idle_time():
+        async with peer(made.answer) as address, Producer(address, send_timeout_s=2, idempotent=idempotent) as producer:
+            with pytest.raises(BrokerRefused, match="too busy"):
+                await producer.send(Message("T", b"m"))
+    assert made.got
+
+
 async def test_a_send_behind_another_was_sent_or_was_not() -> None:
     """One with a time of its own waits for the one before it: it says whether it had gone out when that was over."""
     made = Silent()

@@ -24,7 +24,7 @@ from penstock.client.sending import (
     is_tried_again,
     read_receipt,
 )
-from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotConnected, TimedOut
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.wire.codes import DEFAULT_TOPIC, ResponseCode
 from penstock.wire.remoting import RemotingCommand
@@ -158,8 +158,11 @@ class Attempts:
         avoid = sent.avoid
         attempt = 0
         forbidden: set[str] = set()  # brokers where nobody may write to the topic
+        told: ClientError | None = None  # why it is not stored
         while True:
             to: MessageQueue | None = None
+            if told is not None and not sent.unsure and loop.time() >= deadline:
+                raise told  # it was over while the route was asked for anew
             try:
                 route = await self.route_by(message.topic, deadline)
                 to, free = await self.choose(message, queue, selector, avoid)
@@ -189,6 +192,7 @@ class Attempts:
                 pause = min(BUSY_WAIT_S * 2**attempt, BUSY_WAIT_MAX_S)
                 if refused or sent.unsure > self.settings.retries or loop.time() + pause >= deadline:
                     raise
+                told = error
                 log.info("send to %s, attempt %d: %s", to or message.topic, attempt + 1, error)
                 self.choosing.forget_guess(message.topic)
                 if refused is False and isinstance(error, BrokerRefused) and "is a queue topic" in error.remark:
@@ -236,11 +240,14 @@ class Attempts:
         except TimeoutError:
             raise TimedOut(f"not sent to {to.topic} in time: {WINDOW} sends before it have no answer") from None
         pause = BUSY_WAIT_S
+        told: ClientError | None = None  # why it is not stored
         try:
             while True:
                 lost = False
                 try:
                     left = deadline - loop.time()
+                    if left <= 0 and told is not None and not sent.unsure:
+                        raise told
                     if left <= 0:
                         raise TimedOut(f"no receipt from {to} in time; whether the message is stored is unknown")
                     command = sent.request(to)
@@ -248,6 +255,7 @@ class Attempts:
                     receipt = read_receipt(await self._call(to, command, min(left, ATTEMPT_S)), to, sent.keys)
                     if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
                         return receipt
+                    told = None
                 except (ConnectionLost, TimedOut, BrokerRefused, NoRoute) as error:
                     if isinstance(error, (ConnectionLost, TimedOut)) and not isinstance(error, NotConnected):
                         sent.lost()
@@ -256,6 +264,7 @@ class Attempts:
                     )
                     if refused or loop.time() + pause >= deadline:
                         raise
+                    told = error
                     log.info("send %d to %s: %s", number, to, error)
                     lost = isinstance(error, (ConnectionLost, TimedOut))
                 await asyncio.sleep(pause)
