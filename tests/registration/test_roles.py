@@ -234,6 +234,7 @@ def diverge(tmp_path: Path, **settings: object) -> tuple[Pair, set[bytes]]:
 def test_a_promoted_slave_goes_on_and_the_old_master_cuts_what_was_never_confirmed(tmp_path: Path) -> None:
     pair, acknowledged = diverge(tmp_path)
     try:
+        assert "b would be the master of broker-a" in pair.ha("promote", "--node", "b", "--dry-run").stdout
         done = pair.ha("promote", "--node", "b")
         assert done.returncode == 0, done.stderr
         assert "b is the master of broker-a, epoch 2" in done.stdout
@@ -321,6 +322,10 @@ def test_what_is_refused(pair: Pair) -> None:
     assert alive.returncode != 0
     assert "is alive" in alive.stderr
     assert "is the master already" in pair.ha("promote", "--node", "a").stderr
+    for node, why in (("b", "master a answers"), ("a", "is the master already")):  # it says what the other one would
+        tried = pair.ha("promote", "--node", node, "--dry-run")
+        assert (tried.returncode, tried.stdout) == (1, "")
+        assert why in tried.stderr
     assert "nodes are called c" in pair.ha("promote", "--node", "c").stderr
     assert "no master with the slave c" in pair.ha("switch", "--to", "c").stderr
     pair.b.kill()

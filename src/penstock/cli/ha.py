@@ -86,10 +86,22 @@ def promote(registry: str, as_json: bool, dry_run: bool, node: str, accept_loss:
                 f"{node} ({row['written']}, epoch {row['epoch']}): promote it, or say --accept-loss"
             )
         if dry_run:
+            _demand_no_master(row, others)
             _would_lead(row, as_json)
             return
         admin.promote(address, accept_loss=accept_loss)
         _wait(admin, node, as_json)
+
+
+def _demand_no_master(row: dict[str, object], others: list[tuple[str, dict[str, object]]]) -> None:
+    """A node is not promoted while there is a master: it would say so itself, and a dry run does not ask it."""
+    if row["role"] == "master":
+        raise click.ClickException(f"node {row['node']} is the master already")
+    for _, told in others:
+        if told["role"] == "master":
+            raise click.ClickException(
+                f"the master {told['node']} answers: change places with it (penstock ha switch), or stop it first"
+            )
 
 
 def _would_lead(row: dict[str, object], as_json: bool) -> None:
