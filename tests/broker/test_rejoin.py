@@ -68,6 +68,7 @@ def test_not_beside_a_broker_that_runs_and_not_without_a_set(tmp_path: Path) -> 
     (tmp_path / "b").mkdir()
     with pytest.raises(ConfigError, match="no replica set"):
         rejoin(tmp_path / "b")
+    assert not list((tmp_path / "b").iterdir())  # a folder that is none of ours stays as it is
 
 
 class NthFails(Files):

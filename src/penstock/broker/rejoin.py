@@ -23,13 +23,15 @@ def rejoin(folder: Path, files: Files | None = None) -> Path:
     files = files or Files()
     replica = folder / "ha" / "replica.json"
     lost = folder / "lost+found"
+    if not replica.parent.is_dir():  # not even a lock is left in a folder that is none of ours
+        raise _of_no_set(folder)
     lock = FolderLock(folder / "lock", files)
     try:
         begun = sorted(lost.glob("store-*.part"))
         saved = tables.load(files, begun[0] / "ha" / "replica.json") if begun else None
         table = saved or tables.load(files, replica)
         if table is None:
-            raise ConfigError(f"{folder} is of no replica set", "Only the store of a slave or of a master with slaves.")
+            raise _of_no_set(folder)
         part = begun[0] if begun else lost / f"store-{time.time_ns() // 1_000_000}.part"
         files.make_folder(part)
         for name in sorted(set(files.names(folder)) - _KEPT - _BESIDE):
@@ -51,6 +53,10 @@ def rejoin(folder: Path, files: Files | None = None) -> Path:
         return whole
     finally:
         lock.release()
+
+
+def _of_no_set(folder: Path) -> ConfigError:
+    return ConfigError(f"{folder} is of no replica set", "Only the store of a slave or of a master with slaves.")
 
 
 def _is_brokers(folder: Path) -> bool:
