@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from penstock.client.reader import LogReader
 from penstock.client.results import SendStatus
 from penstock.disk.files import Files
 from penstock.errors import BrokerRefused, ClientError
+from penstock.fronts.ha import HaFront
 from penstock.log.epochs import EpochFile
 from penstock.registration import replication
 from penstock.registration.replication import node_of
@@ -352,6 +355,26 @@ def test_a_slave_soon_tries_again(
         eventually(lambda: any("master not reached" in message for message in caplog.messages))
         with Broker(tmp_path / "a", node="a", ha_port=port) as master:
             eventually(lambda: master.call(_in_sync) == 2)
+
+
+def test_a_node_that_says_nothing_is_asked_by_one_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk hangs, say: a master without slaves asks it again and again, and left each connection to its silence."""
+    monkeypatch.setattr(replication, "RECONNECT_S", 0.02)
+    monkeypatch.setattr(replication, "ASK_S", 0.1)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Broker(tmp_path / "a", node="a", ha_port=0) as master,
+        ExitStack() as stack,
+    ):
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        master.call(lambda server: _front(server).replica.note_peers({"b": address}))
+        for _ in range(5):
+            stack.enter_context(silent.accept()[0])
+        assert master.call(lambda server: len(_front(server).sessions)) <= 1
+
+
+def _front(server: Server) -> HaFront:
+    return next(front for front in server._process.fronts if isinstance(front, HaFront))
 
 
 def _in_sync(server: Server) -> int:

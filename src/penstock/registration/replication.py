@@ -160,8 +160,12 @@ class Watch:
             async with asyncio.timeout(ASK_S):
                 context = tls_for(self._front, address)
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask, context)
-                while connection.transport is not None:
-                    await asyncio.sleep(ASK_S / 100)
+                try:
+                    while connection.transport is not None:
+                        await asyncio.sleep(ASK_S / 100)
+                finally:
+                    if connection.transport is not None:  # it says nothing: its disk hangs, say. It is asked anew
+                        connection.close()
         except (OSError, ValueError, OverflowError, TimeoutError, ConfigError):
             return  # it is away: nobody to follow
 
