@@ -518,6 +518,14 @@ def test_a_former_master_that_cannot_write_down_that_it_is_a_slave_takes_nothing
         eventually(lambda: old.call(lambda server: server.broker.copies.following))
 
 
+def test_a_slave_that_is_told_to_follow_itself_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    with Broker(tmp_path, role="slave", ha_master=f"127.0.0.1:{port}", ha_port=port) as slave:
+        eventually(lambda: any("follow itself" in message for message in caplog.messages))
+        [row] = slave.call(lambda server: list(server.broker.copies.rows(server.broker.mono_ms)))
+        assert "follow itself" in row["why_not"]
+
+
 def test_a_node_that_names_anybody_is_believed_once(tmp_path: Path, secret: str) -> None:
     """Two that name each other, or one that names nonsense: the slave goes on asking at its pace."""
     asked: list[int] = []

@@ -145,6 +145,27 @@ def test_people_are_told_why_it_does_not_follow_the_master_it_has_reached(
     in_slave(slave, run)
 
 
+@pytest.mark.parametrize(
+    "said", [b"", b"E_BAD_PROTOCOL", b"HTTP/1.1 400 Bad Request\r\n\r\n", ha.greeting(b"n" * 16, False)[:9]]
+)
+def test_people_are_told_that_there_is_no_master_where_it_was_sent(
+    slave: Broker, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another port than the master's ha_port, say; once, though it tries again and again."""
+
+    def run(front: HaFront) -> None:
+        for _ in range(3):
+            session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+            told(session, said)
+            session.lost()
+        why = str(next(iter(front.broker.copies.rows(front.broker.mono_ms)))["why_not"])
+        assert "127.0.0.1:9 has not greeted as a master does" in why
+        AskingSession(front, "127.0.0.1:8", lambda: None).lost()  # nobody to follow: no news
+
+    in_slave(slave, run)
+    assert len([line for line in caplog.messages if "has not greeted" in line]) == 1
+
+
 @pytest.mark.parametrize("full", [True, False])
 def test_people_are_told_that_its_disk_takes_nothing(
     slave: Broker, tmp_path: Path, full: bool, caplog: pytest.LogCaptureFixture

@@ -18,6 +18,7 @@ cdef class SlaveSession(HaSession):
     cdef long long _said, _said_flushed, _said_ms
     cdef bint _hurry
 
+    cpdef _meet_stranger(self, str why)
     cpdef hello(self)
     cpdef _accepted(self, Head head, bytes data)
     @cython.locals(copies=Copies, end=cython.longlong)

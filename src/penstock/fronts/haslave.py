@@ -100,7 +100,11 @@ class SlaveSession(HaSession):
         if total < ha.GREETING_BYTES:
             self.need = ha.GREETING_BYTES
             return 0
-        nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
+        try:
+            nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
+        except WireError as error:
+            self._meet_stranger(str(error))
+            return total
         if secret and not self.front.secret:
             self.copies.note_orphan(_SECRET_WANTED, by="master")
             raise WireError(_SECRET_WANTED)
@@ -120,6 +124,14 @@ class SlaveSession(HaSession):
             self.copies.note_orphan(f"the master cannot be followed: {self.refusal}", by="master")
             if self._is_news("bare"):
                 log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
+        self.end()
+
+    def _meet_stranger(self, why: str) -> None:
+        """Whoever is there has not greeted as a master does that we understand; it is asked again and again."""
+        why = f"{self.remote} has not greeted as a master does ({why}): it is to be the master's ha_port, with ha_tls as here"
+        self.copies.note_orphan(why, by="master")
+        if self._is_news("stranger"):
+            log.warning("no master reason=%s", why)
         self.end()
 
     def hello(self) -> ha.Hello:
@@ -259,6 +271,8 @@ class SlaveSession(HaSession):
             log.error("not taken over error=%s", error)
 
     def lost(self) -> None:
+        if not self._opened:
+            self._meet_stranger("nothing came but the end")
         if self.unanswered and not self.closing:
             self.copies.note_orphan(_UNANSWERED, by="master")
             if self._is_news("unanswered"):
@@ -365,6 +379,9 @@ class SlaveSession(HaSession):
 
 class AskingSession(SlaveSession):
     """Asks a node of the set whether it is a master, and of which epoch; nothing is copied."""
+
+    def _meet_stranger(self, why: str) -> None:
+        self.end()  # nobody to follow
 
     def hello(self) -> ha.Hello:
         told = SlaveSession.hello(self)

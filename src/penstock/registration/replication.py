@@ -233,11 +233,20 @@ class MasterLink:
         self._turn += 1
         return known[(self._turn - 1) % len(known)] if known else ""
 
+    def _look_at_itself(self) -> None:
+        """There is nobody to follow: people are told where that is because this node was named to itself."""
+        front = self._front
+        if self._seeks and self._named and self._named == front.ha_address:
+            why = f"it is to follow itself, for {self._named} is its own ha_port: ha_master, or the registry, is to name another"
+            if front.broker.copies.note_orphan(why, by="master"):
+                log.warning("no master to follow reason=%s", why)
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             address = self._next()
             if not address:
+                self._look_at_itself()
                 self._known.clear()
                 await self._known.wait()
                 continue
