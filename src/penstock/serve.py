@@ -186,7 +186,7 @@ def serve(
                     if not server.again or stop.is_set():
                         notify.stopping()
                         await server.hand_over()
-                    if server.again:
+                    if server.again and not stop.is_set():  # its place may just have been given away
                         log.info("starting anew reason=%s", server.again)
                     else:
                         log.info("stopping")

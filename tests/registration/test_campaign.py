@@ -453,6 +453,7 @@ def test_a_master_that_is_stopped_hands_over_first(pair: ElectedSet) -> None:
         assert time.monotonic() - begin < 60 + campaign.HAND_OVER_S
         new = pair.state()["master"]
         assert new != old  # before the process was gone
+        assert pair.nodes[old].says("stopping") == 1  # and not that it starts anew
         wanted |= acknowledged(pair.send(range(1_000 * n + 100, 1_000 * n + 101)))
         pair.nodes[old].start()
         pair.in_sync()
