@@ -279,11 +279,13 @@ def test_two_machines_of_one_name_are_not_one_slave(master: Broker) -> None:
     fill(master, 5)
     first = following(master)
     says_in_sync(first, True)
-    other = opened(master, hello(store_id=b"o" * 16))
-    head, body = other.frame() or pytest.fail("closed")
-    assert (head.kind, ha.read_refuse(body)[0]) == (hawords.REFUSE, ha.WRONG_SET)
-    assert "set `node`" in ha.read_refuse(body)[1]
-    no_data(other)
+    copied = {"node": "peer", "remoting": "10.0.0.9:10911"}  # the folder of the first, on another machine
+    for changes in ({"store_id": b"o" * 16}, {"about": copied}):
+        other = opened(master, hello(**changes))
+        head, body = other.frame() or pytest.fail("closed")
+        assert (head.kind, ha.read_refuse(body)[0]) == (hawords.REFUSE, ha.WRONG_SET)
+        assert "set `node`" in ha.read_refuse(body)[1]
+        no_data(other)
     asks = opened(master, hello(store_id=b"o" * 16, about={"node": "peer", "asks": True}))
     assert (asks.frame() or pytest.fail("closed"))[0].kind == hawords.ACCEPT
     asks.close()

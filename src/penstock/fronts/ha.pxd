@@ -14,7 +14,7 @@ cdef class MasterSession(HaSession):
     cdef public Member member
     cdef public Feeder feeder
     cdef public dict peer
-    cdef public bytes store_id
+    cdef public tuple who
     cdef public object tables, sender, channels, bare
     cdef object _level
     cdef dict _about

@@ -64,7 +64,7 @@ class MasterSession(HaSession):
         self.front = front
         self.member: Member | None = None
         self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
-        self.store_id = b""
+        self.who = b"", ""  # its store, and where clients find it
         self._level = logging.ERROR
         self._about: JsonObject = {}
         self.feeder: Feeder | None = None
@@ -145,7 +145,7 @@ class MasterSession(HaSession):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
         if node == replica.node or not node:
             return self._refuse(ha.WRONG_SET, f"it calls itself {node!r}, as the master does: set `node`")
-        if not told.about.get("asks") and self.front.has_other(node, told.store_id):
+        if not told.about.get("asks") and self.front.has_other(node, (told.store_id, address)):
             return self._refuse(ha.WRONG_SET, f"another slave, which is connected, calls itself {node!r}: set `node`")
         if told.segment_size != store.log.file.size:
             text = f"its mapped_file_size_commit_log is {told.segment_size}, the master's {store.log.file.size}"
@@ -168,7 +168,7 @@ class MasterSession(HaSession):
             node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss,
             keeps_not="" if told.about.get("spools") is True else KEEPS_NOT,
         )  # fmt: skip
-        self._about, self.store_id = told.about, told.store_id
+        self._about, self.who = told.about, (told.store_id, address)
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
@@ -508,11 +508,11 @@ class HaFront:
             self.copies.renumber(number)
             self._renumbered()
 
-    def has_other(self, node: str, store_id: bytes) -> bool:
-        """Whether a slave of this name follows whose store is another one: two machines with one host name, say."""
+    def has_other(self, node: str, who: tuple[bytes, str]) -> bool:
+        """Whether a slave of this name follows that is another one: two machines with one host name, or a folder and its copy."""
         return any(
             isinstance(session, MasterSession) and session.feeder is not None and not session.closing
-            and session.peer.keys() == {node} and session.store_id != store_id
+            and session.peer.keys() == {node} and session.who != who
             for session in self.sessions
         )  # fmt: skip
 
