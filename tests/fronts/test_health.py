@@ -24,6 +24,7 @@ from penstock.fronts.health import Health, hindrances_of
 from penstock.fronts.http.nsqd import NEEDS, NsqHttp
 from penstock.fronts.lookupd import NEEDS as LOOKUP_NEEDS
 from penstock.fronts.site import Site
+from penstock.fronts.snapshot import Snapshot
 from penstock.testing import Broker
 from penstock.wire.names import TIMER_TOPIC
 from polling import eventually
@@ -114,6 +115,19 @@ async def test_what_a_restart_mends(side: Side) -> None:
     side.broker.schedule.error = StoreError("schedule: Input/output error")
     reason = "delayed messages are not written down: schedule: Input/output error"
     assert await told(site) == (500, 503, [reason])
+
+
+async def test_what_could_not_be_written_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It was no flush, but a page that says where the log ends, say; people were told "None"."""
+    side = Side(tmp_path)
+    site, why = NsqHttp(side.broker), "a write to live0: Input/output error"
+    job = side.broker.store.upkeep._once("marks", lambda: None, lambda mono_ms: None)
+    job.finish(StoreError(why), 0)
+    assert await told(site) == (500, 503, [why])
+    assert (await ask(site, "GET", "/ping")).short == (500, f"NOK - {why}")
+    assert Snapshot(side.broker).head()["health"] == why
+    side.close()  # the flush of queue topics is over, too
+    assert f"flush failed, no publish is accepted until a restart error={why}" in caplog.messages
 
 
 class Hanging(Files):

@@ -25,7 +25,7 @@ def faults_of(broker: Broker, failing: Mapping[str, str]) -> list[str]:
     if not broker.queueing.healthy:
         return [str(broker.queueing.error)]
     if not broker.store.healthy:
-        return [str(broker.store.durability.error) or "the log cannot be written"]
+        return [broker.store.upkeep.trouble]
     if broker.schedule.error is not None:
         return [f"delayed messages are not written down: {broker.schedule.error}", *failing.values()]
     return list(failing.values())

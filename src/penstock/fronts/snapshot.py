@@ -60,7 +60,7 @@ class Snapshot:
 
     def _trouble(self) -> str:
         queueing, store = self.broker.queueing, self.broker.store
-        return str(queueing.error or store.durability.error or "the log cannot be written")
+        return str(queueing.error or store.upkeep.trouble)
 
     # -- topics --------------------------------------------------------------------------------------------------
 

@@ -94,6 +94,7 @@ class Upkeep:
         self.explicit: dict[tuple[bytes, int], int] = {}
         self.ahead: dict[tuple[bytes, int], int] = {}
         self._takers = Takers()
+        self._failure: BaseException | None = None  # of what is no flush, and ended the writing
         self._running: set[str] = set()
         self._closes = False
         self._checkpoint_ms = 0
@@ -256,9 +257,15 @@ class Upkeep:
                 if again is not None:
                     again()
             else:
+                self._failure = error
                 self.store.fail(error)
 
         return Job(kind, run, finish)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is stored any more."""
+        return str(self.store.durability.error or self._failure or "the log cannot be written")
 
     def _may(self, kind: str, mono_ms: int) -> bool:
         return kind not in self._running and self._retry_ms.get(kind, 0) <= mono_ms

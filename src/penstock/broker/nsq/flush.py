@@ -289,7 +289,7 @@ class GroupFlush:
         number, position = self._log
         store = self._store
         if not store.healthy:
-            self.fail(store.durability.error or StoreError("the flush of the log failed"))
+            self.fail(store.durability.error or StoreError(store.upkeep.trouble))
             return
         if store.flushed_position < position:  # sessions wait for the number alone: nobody need be in `waiting`
             store.want_flush()
