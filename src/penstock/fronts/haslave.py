@@ -128,7 +128,9 @@ class SlaveSession(HaSession):
 
     def _meet_stranger(self, why: str) -> None:
         """Whoever is there has not greeted as a master does that we understand; it is asked again and again."""
-        why = f"{self.remote} has not greeted as a master does ({why}): it is to be the master's ha_port, with ha_tls as here"
+        why = (
+            f"{self.remote} has not greeted as a master does ({why}): it hangs, or is no ha_port, or has another ha_tls"
+        )
         self.copies.note_orphan(why, by="master")
         if self._is_news("stranger"):
             log.warning("no master reason=%s", why)
