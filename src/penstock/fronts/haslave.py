@@ -128,9 +128,8 @@ class SlaveSession(HaSession):
 
     def _meet_stranger(self, why: str) -> None:
         """Whoever is there has not greeted as a master does that we understand; it is asked again and again."""
-        why = (
-            f"{self.remote} has not greeted as a master does ({why}): it hangs, or is no ha_port, or has another ha_tls"
-        )
+        said = "has not greeted as a master does"
+        why = f"{self.remote} {said} ({why}): it hangs, or is no ha_port, or has another ha_tls"
         self.copies.note_orphan(why, by="master")
         if self._is_news("stranger"):
             log.warning("no master reason=%s", why)
@@ -273,7 +272,7 @@ class SlaveSession(HaSession):
             log.error("not taken over error=%s", error)
 
     def lost(self) -> None:
-        if not self._opened:
+        if not self._opened and not self.closing:
             self._meet_stranger("nothing came but the end")
         if self.unanswered and not self.closing:
             self.copies.note_orphan(_UNANSWERED, by="master")
