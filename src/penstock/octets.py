@@ -19,6 +19,7 @@ import select
 import socket
 import time
 from mmap import mmap
+from operator import index
 from struct import Struct
 
 from isal import isal_zlib
@@ -63,23 +64,23 @@ def put8(b: Writable, p: int, v: int) -> None:
     b[p] = v & 0xFF
 
 
-# A number goes into its place as a whole: `struct.pack_into` writes zeros there first, and a process that is killed in
-# between has left them in a mapped file.
+# A number, numpy's too, goes into its place as a whole: `struct.pack_into` writes zeros there first, and a process that is
+# killed in between has left them in a mapped file.
 
 
 def put16(b: Writable, p: int, v: int) -> None:
     """Write the low 16 bits of v at p."""
-    b[p : p + 2] = (v & 0xFFFF).to_bytes(2)
+    b[p : p + 2] = (index(v) & 0xFFFF).to_bytes(2)
 
 
 def put32(b: Writable, p: int, v: int) -> None:
     """Write the low 32 bits of v at p."""
-    b[p : p + 4] = (v & 0xFFFFFFFF).to_bytes(4)
+    b[p : p + 4] = (index(v) & 0xFFFFFFFF).to_bytes(4)
 
 
 def put64(b: Writable, p: int, v: int) -> None:
     """Write the low 64 bits of v at p."""
-    b[p : p + 8] = (v & 0xFFFFFFFFFFFFFFFF).to_bytes(8)
+    b[p : p + 8] = (index(v) & 0xFFFFFFFFFFFFFFFF).to_bytes(8)
 
 
 def copy(to: Writable, tp: int, src: Readable, fp: int, n: int) -> None:
