@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from bench import ha
 from bench.servers import HERE
 
 PAGE = HERE.parent / "docs" / "speed.md"
@@ -155,7 +158,8 @@ def _scale() -> list[str]:
         "|---|---|---|",
         f"| {topics['topics']:,} topics of two channels, {topics['in_flight']:,} messages in flight, idle "
         f"| {100 * topics['cpu_share']:.2f} % of a core | < {100 * goals['cpu_share_max']:.0f} % |",
-        f"| {peers['connections']:,} idle connections | RSS + {peers['rss_mib']:.0f} MiB, PSS + {peers['pss_mib']:.0f} MiB: "
+        f"| {peers['connections']:,} idle connections, of {peers['brokers']} brokers ({peers['date']}) "
+        f"| RSS + {peers['rss_mib']:.0f} MiB, PSS + {peers['pss_mib']:.0f} MiB: "
         f"{peers['kib_each']} KiB each | ≤ {goals['kib_a_connection_max']} KiB |",
         f"| {backlog['messages']:,} messages in a channel: anonymous memory when full, and after reading "
         f"| {full} MiB, {read} MiB | ≤ {goals['backlog_mib_max']} MiB |",
@@ -265,6 +269,57 @@ def _growth(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _between(figures: Iterable[float]) -> str:
+    low, *_, high = sorted(figures)
+    return f"{low}" if low == high else f"{low}–{high}"
+
+
+def _ha() -> list[str]:
+    figures = _read("ha")
+    costs, added = figures["costs"], figures["added"]
+    lines = [
+        "",
+        "## Copies, and a change of master",
+        "",
+        f"{_machine(figures)}. The two brokers of a set and the load client share the cores. Bodies of {ha.WINDOW['s']} bytes, "
+        f"window {ha.WINDOW['w']} × {ha.WINDOW['P']}, medians of {len(added['master_us'])} rounds.",
+        "",
+        "| level | messages/s | of that without a slave (range) | goal | µs of CPU a message, master | slave "
+        "| one message alone, ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, row in costs.items():
+        middle, low, high = row["share"]
+        share = f"{middle:.2f} ({low:.2f}–{high:.2f})" if row["slave_us"] else ""
+        lines.append(
+            f"| {kind} | {row['rate']:,.0f} | {share} | {ha.GOALS.get(kind, '')} | {row['master_us']:.2f} "
+            f"| {row['slave_us'] or ''} | {row['single_ms'][0]:.3f} |"
+        )
+    alone = {kind: row["single_ms"][0] for kind, row in costs.items()}
+    trip = median(figures["round_trip_ms"])
+    times = alone["pair-disk"] / alone["disk, no slave"]
+    return [
+        *lines,
+        "",
+        "| | measured | goal |",
+        "|---|---|---|",
+        f"| CPU that a copy of a record of 300 bytes adds at the master, level `os`, µs | {median(added['master_us']):.2f} "
+        f"({_between(added['master_us'])}) | ≤ {ha.MASTER_US:.2f} |",
+        f"| and takes at the slave | {median(added['slave_us']):.2f} ({_between(added['slave_us'])}) | ≤ {ha.SLAVE_US:.2f} |",
+        f"| one `pair` send alone, ms | {alone['pair']:.3f} "
+        f"| ≤ {alone['os'] + trip + ha.LONE_MS:.3f}: level `os`, a round trip of {trip:.3f} and {ha.LONE_MS} |",
+        f"| one `pair-disk` send alone, ÷ one at `disk` | {times:.2f} | ≤ {ha.DISK_TIMES} |",
+        "| a planned change of master: the longest time in which a client that sends one message after the other "
+        "has none accepted, s "
+        f"| {_between(figures['switch_gap_s'])} | < 1 |",
+        "| kill -9 of the master, `ha promote` at once: until the first accepted send, s "
+        f"| {_between(figures['promotion']['since_kill_s'])} | |",
+        f"| kill -9 of the master with an engine, nobody does anything, lease of {ha.LEASE_S} s "
+        f"| {_between(figures['failover_s'])} | ≤ {ha.LEASE_S + 1} |",
+        f"| a new slave of a full log, until it is in sync, MB/s | {_between(figures['catch_up_mb_s'])} | ≥ {ha.CATCH_UP_MB} |",
+    ]
+
+
 def _java() -> list[str]:
     figures = _read("java")
     return [
@@ -355,6 +410,7 @@ def main(arguments: list[str], page: Path = PAGE) -> None:
             + _scale()
             + _watch()
             + _brokers()
+            + _ha()
             + _java()
             + _client()
             + _spark()

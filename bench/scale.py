@@ -17,11 +17,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench.machine import anonymous_mib, cpu_s, describe, touch_memory
-from bench.servers import HERE, Running, load_client, nsq_load, penstock
+from bench.servers import HERE, Running, load_client, nsq_load, penstock, several
 
 IDLE_CPU_SHARE_MAX = 0.02
 KIB_A_CONNECTION_MAX = 10
@@ -72,29 +73,30 @@ def idle_topics(topics: int, seconds: float) -> dict[str, Any]:
         return figures | {"anonymous_mib": round(anonymous_mib(broker.pid))}
 
 
-def most_connections() -> int:
-    """As many as are to be tried, and as a process may have open."""
-    return min(CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - DESCRIPTORS_LEFT)
-
-
 def idle_connections(count: int) -> dict[str, Any]:
-    """Memory that so many connections add, each after IDENTIFY."""
-    with penstock(max_connections=count + DESCRIPTORS_LEFT) as broker:
-        before = resident_mib(broker.pid)
-        client = subprocess.Popen(
-            [str(load_client("nsqload")), "idle", "-p", str(broker.nsq), "-n", str(count)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert client.stdin is not None
-        assert client.stdout is not None
-        if client.stdout.readline() != "ready\n":
-            raise SystemExit("bench: the connections were not made (look at the limit of open files)")
-        after = resident_mib(broker.pid)
-        client.stdin.close()
-        client.wait(60)
-        client.stdout.close()
-        grown = {f"{name}_mib": round(after[name] - before[name], 1) for name in after}
-        return {"connections": count, **grown, "kib_each": round(grown["pss_mib"] * 1024 / count, 1)}
+    """Memory that so many connections add, each after IDENTIFY. Of several brokers of one machine where the limit of open files
+    allows one of them fewer.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - DESCRIPTORS_LEFT
+    brokers = -(-count // most)
+    each = -(-count // brokers)
+    with several(brokers, max_connections=each + DESCRIPTORS_LEFT) as running, ExitStack() as clients:
+        before = [resident_mib(broker.pid) for broker in running]
+        for broker in running:
+            client = subprocess.Popen(
+                [str(load_client("nsqload")), "idle", "-p", str(broker.nsq), "-n", str(each)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            clients.enter_context(client)  # it ends with its input
+            assert client.stdout is not None
+            if client.stdout.readline() != "ready\n":
+                raise SystemExit("bench: the connections were not made (look at the limit of open files)")
+        after = [resident_mib(broker.pid) for broker in running]
+    grown = {name: sum(now[name] - then[name] for now, then in zip(after, before, strict=True)) for name in before[0]}
+    return {
+        "brokers": brokers, "connections": brokers * each, **{f"{name}_mib": round(mib, 1) for name, mib in grown.items()},
+        "kib_each": round(grown["pss"] * 1024 / (brokers * each), 1), "date": describe()["date"],
+    }  # fmt: skip
 
 
 def backlog(messages: int) -> dict[str, Any]:
@@ -345,7 +347,9 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--topics", type=int, default=0, help="log topics of rows made and many (10,000)")
     parser.add_argument("--queue-topics", type=int, default=0, help="queue topics of row made (1,000)")
-    parser.add_argument("--connections", type=int, default=0, help="(50,000, or what the limit of open files allows)")
+    parser.add_argument(
+        "--connections", type=int, default=0, help="(50,000; of several brokers where one may not open so many files)"
+    )
     parser.add_argument("--messages", type=int, default=0, help="of the largest log of row restart (10,000,000)")
     given = parser.parse_args(arguments)
     short = given.short
@@ -358,7 +362,7 @@ def main(arguments: list[str]) -> None:
     touch_memory(1 if short else 6)
     rows = {
         "topics": lambda: idle_topics(100 if short else 1000, 2 if short else 10),
-        "connections": lambda: idle_connections(given.connections or (1000 if short else most_connections())),
+        "connections": lambda: idle_connections(given.connections or (1000 if short else CONNECTIONS)),
         "backlog": lambda: backlog(500_000 if short else 10_000_000),
         "made": lambda: topics_made(logs, queues, 20_000 if short else 100_000),
         "many": lambda: many_topics(logs, 2 if short else 10),
