@@ -13,7 +13,7 @@ import penstock
 from client.scripted import scripted
 from client.steps import idle_time, mute, peer
 from penstock.aio import Producer
-from penstock.client.aio.attempts import Attempts
+from penstock.client.aio.attempts import BUSY_WAIT_MAX_S, Attempts
 from penstock.client.aio.cluster import Cluster
 from penstock.client.results import SendStatus
 from penstock.client.routes import MessageQueue, Route
@@ -120,6 +120,8 @@ async def test_stored_with_fewer_copies_is_a_warning_once(caplog: pytest.LogCapt
 class Silent:
     """A registry, which answers as long as `named`, and a broker: what becomes of each send is up to `store`."""
 
+    brokers: tuple[str, ...] = ("a",)
+
     def __init__(self) -> None:
         self.got: list[tuple[RemotingCommand, asyncio.StreamWriter]] = []
         self.named = True
@@ -134,9 +136,10 @@ class Silent:
             writer.write(encode(command.reply()))
         elif self.named:
             host, port = writer.get_extra_info("sockname")
-            queue = {"brokerName": "a", "perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
-            broker = {"brokerAddrs": {"0": f"{host}:{port}"}, "brokerName": "a", "cluster": "C"}
-            route = {"brokerDatas": [broker], "queueDatas": [queue], "filterServerTable": {}}
+            queue = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+            broker = {"brokerAddrs": {"0": f"{host}:{port}"}, "cluster": "C"}
+            datas = [[{**data, "brokerName": name} for name in self.brokers] for data in (broker, queue)]
+            route = {"brokerDatas": datas[0], "queueDatas": datas[1], "filterServerTable": {}}
             writer.write(encode(command.reply(body=dumps(route))))
 
     async def store(self) -> None:
@@ -179,6 +182,26 @@ async def test_why_a_send_was_refused_is_told_when_its_time_is_over(idempotent: 
             with pytest.raises(BrokerRefused, match="too busy"):
                 await producer.send(Message("T", b"m"))
     assert made.got
+
+
+class AllRefusing(Silent):
+    """Two brokers, both busy all the time."""
+
+    brokers = ("a", "b")
+
+    async def store(self) -> None:
+        command, writer = self.got[-1]
+        writer.write(encode(command.reply(2, remark="too busy")))
+
+
+async def test_where_every_broker_refuses_each_is_asked_once_between_two_pauses() -> None:
+    """A send went from one to the other and back without a pause, and after a thousand times ended with OverflowError."""
+    made = AllRefusing()
+    with idle_time():
+        async with peer(made.answer) as address, Producer(address, send_timeout_s=10) as producer:
+            with pytest.raises(BrokerRefused, match="too busy"):
+                await producer.send(Message("T", b"m"))
+    assert len(made.got) < 2 * 10 / BUSY_WAIT_MAX_S + 10
 
 
 async def test_a_send_behind_another_was_sent_or_was_not() -> None:

@@ -31,7 +31,7 @@ from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
 
-BUSY_WAIT_S = 0.05  # doubled with each retry
+BUSY_WAIT_S = 0.05  # doubled with each pause
 BUSY_WAIT_MAX_S = 0.25  # and so late may a send notice that there is a master again
 ATTEMPT_S = 6.0  # an idempotent send that has no answer by then goes again; a slow flush is answered after 5
 
@@ -156,7 +156,8 @@ class Attempts:
             await self._refresh(message.topic, deadline)
             return await self._send_once(sent, deadline, queue, selector)
         avoid = sent.avoid
-        attempt = 0
+        attempt, pause = 0, BUSY_WAIT_S
+        failing = {avoid}  # who has not taken it since the last pause: each is asked once between two
         forbidden: set[str] = set()  # brokers where nobody may write to the topic
         told: ClientError | None = None  # why it is not stored
         while True:
@@ -189,7 +190,6 @@ class Attempts:
                 # What was certainly not stored is tried again until the time is over, the rest `retries` times.
                 if isinstance(error, ConnectionLost) and not isinstance(error, NotConnected):
                     sent.lost()
-                pause = min(BUSY_WAIT_S * 2**attempt, BUSY_WAIT_MAX_S)
                 if refused or sent.unsure > self.settings.retries or loop.time() + pause >= deadline:
                     raise
                 told = error
@@ -203,8 +203,11 @@ class Attempts:
                     forbidden.add(to.broker)
                     if not free or not await self._has_other(message.topic, forbidden):
                         raise
-                if to is None or avoid == to.broker or not free:
+                if to is None or to.broker in failing or not free:
                     await asyncio.sleep(pause)
+                    pause = min(2 * pause, BUSY_WAIT_MAX_S)
+                    failing.clear()
+                failing.add(to and to.broker)
             attempt += 1
             if to is not None:
                 avoid = to.broker
