@@ -181,6 +181,32 @@ def test_a_single_broker_becomes_several_and_none_of_them_is_left_out(tmp_path: 
     assert "--brokers 2" in ended.stderr
 
 
+def test_brokers_under_another_name_are_not_left_out_either(tmp_path: Path) -> None:
+    """They began with new folders beside the old ones, and what lay there was out of sight."""
+    for name in ("broker-a-2", "broker-a-3", "replica-2"):  # the last is a copy of what the first broker holds
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "store.json").touch()
+    with pytest.raises(ConfigError, match="also holds the messages of broker-a-2, broker-a-3") as refused:
+        members(BrokerConfig(data=str(tmp_path), broker_name="other"), 3)
+    assert "--brokers 3 --set broker_name=broker-a" in refused.value.hint
+    assert len(members(BrokerConfig(data=str(tmp_path)), 3)) == 3
+
+
+def test_a_folder_that_was_put_aside_is_no_brokers(tmp_path: Path) -> None:
+    """It has no number to be told in the hint: the start ended with `max() iterable argument is empty`."""
+    for name in ("broker-a-2.old", "backup-2026-12-10"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "store.json").touch()
+    assert len(members(BrokerConfig(data=str(tmp_path)), 1)) == 1
+
+
+def test_brokers_that_speak_only_nsq_are_not_waited_for_as_name_servers_know_them(tmp_path: Path) -> None:
+    """No name server is told of them: the start waited ten seconds, and warned."""
+    with up(tmp_path, 2, "--remoting-port=-1", *ANY_PORTS[1:]):
+        pass
+    assert "not all brokers are registered" not in (tmp_path / "up.log").read_text()
+
+
 def test_each_has_a_name_a_folder_and_ports_of_its_own(tmp_path: Path) -> None:
     config = BrokerConfig(
         data=str(tmp_path), nsq_host=str(tmp_path / "nsq.sock"), connection_memory_bytes=900, http_port=0

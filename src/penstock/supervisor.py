@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -47,6 +48,7 @@ STEADY_S = 60.0  # a broker that ran for so long begins with the shortest pause 
 _LISTENERS = ("remoting", "nsq", "http", "https", "ha")
 _FOUND = ("registry", "lookupd_tcp_address", "engine", *(f"{name}_port" for name in _LISTENERS))  # while it started
 Read = Callable[[], tuple[Sequence[BrokerConfig], RegistryConfig]]
+_NUMBERED = re.compile(r"(.+)-(\d+)")  # a broker's folder inside the first one's
 HA_PORT = 10_912  # of the first master that has slaves
 
 
@@ -59,12 +61,18 @@ def members(config: BrokerConfig, count: int) -> list[BrokerConfig]:
     """
     data = Path(config.data)
     names = [config.broker_name, *(f"{config.broker_name}-{n}" for n in range(2, count + 1))]
-    beyond = sorted(path.name for path in data.glob(f"{config.broker_name}-[0-9]*") if (path / "store.json").is_file())
-    if left_out := [name for name in beyond if name not in names]:
-        most = max(int(number) for name in left_out if (number := name.rpartition("-")[2]).isdigit())
+    held = [found for path in data.glob("*-*/store.json") if (found := _NUMBERED.fullmatch(path.parent.name))]
+    # Those under another name had a second one as well; replica-2 is a slave's copy.
+    firsts = {config.broker_name} | ({found[1] for found in held if found[2] == "2"} - {"replica"})
+    if left_out := sorted(found[0] for found in held if found[1] in firsts and found[0] not in names):
+        first = min(
+            (found[1] for found in held if found[0] in left_out), key=lambda name: (name != config.broker_name, name)
+        )
+        most = max(int(found[2]) for found in held if found[1] == first)
+        renamed = "" if first == config.broker_name else f" --set broker_name={first}"
         raise ConfigError(
             f"{data} also holds the messages of {', '.join(left_out)}, which nobody would serve",
-            f"Start with --brokers {most}, or move what is not wanted out of {data}.",
+            f"Start with --brokers {most}{renamed}, or move what is not wanted out of {data}.",
         )
     made = [config]
     shared = Limits(connection_memory_bytes=config.connection_memory_bytes).memory_bytes // count
@@ -283,7 +291,7 @@ class Supervisor:
                 member.name, member.config.data, member.failure,
             )  # fmt: skip
         # A new topic is made where the first messages go: a producer shall know all brokers from the first one on.
-        names = {member.config.broker_name for member in running}
+        names = {member.config.broker_name for member in running if "remoting" in member.addresses}
         deadline = asyncio.get_running_loop().time() + REGISTERED_S
         while "registry" in registry and not names <= server.registered():
             if asyncio.get_running_loop().time() > deadline:
