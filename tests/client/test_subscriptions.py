@@ -112,3 +112,9 @@ def test_a_name_that_no_group_can_have_is_refused(name: str) -> None:
 @pytest.mark.parametrize("group", ["a|b%_-9", "g" * 255, "channel.of-nsq", "c#ephemeral"])
 def test_names_of_groups_and_channels(group: str) -> None:
     check_group(group)
+
+
+def test_a_listener_is_no_expression() -> None:
+    """As clients of RocketMQ in other libraries write it: the consumer failed at its start, and said nothing of it."""
+    with pytest.raises(TypeError, match="listener="):
+        selection("T", print)  # type: ignore[arg-type]

@@ -79,7 +79,9 @@ def _fits(pattern: bytes, name: bytes, most: int) -> bool:
 
 
 def selection(topic: str, expression: str = "*", where: str | None = None, version: int = 0) -> Subscription:
-    """What tags, or an expression over the properties, leave of a topic. ValueError for both, and for what is none."""
+    """What tags, or an expression over the properties, leave of a topic. ValueError for both, and for what is none; TypeError."""
+    if not isinstance(expression, str):
+        raise TypeError(f"an expression is text, not {expression!r}; a listener is given as listener=…")
     if where is None:
         return Subscription(topic, expression, version=version)
     if expression.strip() not in ("", "*"):
