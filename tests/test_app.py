@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from access.people import user, write
 from penstock import Message, listeners
@@ -104,6 +105,18 @@ async def test_users_open_the_door_to_other_machines(tmp_path: Path) -> None:
     write(tmp_path / "users.toml", user("root", "admin"))
     async with Server(config, None) as server:
         assert server.addresses["remoting"].startswith("0.0.0.0:")
+
+
+async def test_clients_that_are_told_an_address_of_their_own_machine_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients of other machines look for a broker that listens on every address at home, and nothing said why."""
+    config = BrokerConfig(
+        data=str(tmp_path), mapped_file_size_commit_log=1 << 20, insecure=True, **{**FREE, "host": "0.0.0.0"}  # type: ignore[arg-type]
+    )  # fmt: skip
+    for advertise, warned in (("127.0.0.1", False), ("", True)):
+        async with Server(replace(config, advertise=advertise), None):
+            assert ("set advertise" in caplog.text) is warned
 
 
 async def test_a_broker_that_clients_know_by_name(tmp_path: Path) -> None:

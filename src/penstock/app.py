@@ -25,7 +25,7 @@ from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
 from penstock.disk.folderlock import FolderLock
 from penstock.errors import ConfigError, Locked, StoreError
-from penstock.fronts.flags import broadcast_address
+from penstock.fronts.flags import broadcast_address, is_every_address
 from penstock.fronts.soundness import check_settings
 from penstock.limits import Limits, limits_of
 from penstock.listeners import Ports, address_of, bind, port_of
@@ -332,8 +332,7 @@ class Server:
         front = BrokerFront(broker, self._rights)
         self.add_front(front)
         stack.callback(front.leave)
-        if config.advertise:
-            self.addresses["remoting"] = f"{host_in(config.advertise)}:{config.remoting_port}"
+        self.addresses["remoting"] = _told_to_clients(self.addresses["remoting"], config)
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
         if self._broker_config is not None and self._broker_config.remoting_port > 2 and config.vip_port:
             await _listen_vip(net, config, self._rights.on, front, opened)
@@ -453,6 +452,15 @@ class Server:
         if http is not None:
             http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
+
+
+def _told_to_clients(address: str, config: BrokerConfig) -> str:
+    """Where name servers send clients."""
+    if config.advertise:
+        return f"{host_in(config.advertise)}:{config.remoting_port}"
+    if is_every_address(config.host):
+        log.warning("clients of other machines are told an address of their own: set advertise address=%s", address)
+    return address
 
 
 def _advertised(address: str, config: BrokerConfig) -> str:

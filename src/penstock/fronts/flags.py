@@ -157,8 +157,12 @@ def node_id(setting: int, hostname: str) -> int:
 def broadcast_address(config: BrokerConfig) -> str:
     """The address we are told to others by: what is set, else the one we listen on, else the name of this machine."""
     host = config.nsq_host or config.host
-    wild = host in ("", "0.0.0.0", "::") or "/" in host
-    return config.broadcast_address or (socket.gethostname() if wild else host)
+    return config.broadcast_address or (socket.gethostname() if is_every_address(host) or "/" in host else host)
+
+
+def is_every_address(host: str) -> bool:
+    """Whether who binds to it listens on all addresses of this machine: to others it names none."""
+    return host in ("", "0.0.0.0", "::")
 
 
 def join(host: str, port: int) -> str:
