@@ -207,7 +207,8 @@ class Attempts:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, BUSY_WAIT_MAX_S)
                     failing.clear()
-                failing.add(to and to.broker)
+                if to is not None:
+                    failing.add(to.broker)
             attempt += 1
             if to is not None:
                 avoid = to.broker
