@@ -126,11 +126,56 @@ def test_a_protected_position_holds_back_age_but_not_force(tmp_path: Path) -> No
     retention.protected = lambda: 3 * SMALL.mapped_file_size_commit_log
     sweep(store)
     assert store.min_position == 3 * SMALL.mapped_file_size_commit_log
-    assert retention.lost_to_force == 0
+    assert retention.deleted == {"age": 3, "disk": 0, "missing": 0}
     files.used_ratio = 0.86
     sweep(store)
     assert store.min_position > 3 * SMALL.mapped_file_size_commit_log
-    assert retention.lost_to_force > 0
+    assert retention.deleted["age"] == 3
+    assert retention.deleted["disk"] == 10
+    store.close()
+
+
+def test_what_was_deleted_early_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store, files = aged(tmp_path, at_hour(4), 100)
+    caplog.set_level("INFO", "penstock.log")
+    sweep(store)
+    assert [(line.levelname, line.args) for line in caplog.records] == [("INFO", (10, store.min_position))]
+    caplog.clear()
+    files.used_ratio = 0.86
+    for segment in store.log.file.segments:
+        os.utime(segment.path)
+    sweep(store)
+    assert [(line.levelname, line.args) for line in caplog.records] == [("WARNING", (3, store.min_position, 86.0))]
+    assert store.upkeep.retention.deleted == {"age": 10, "disk": 3, "missing": 0}
+    store.close()
+
+
+def test_a_segment_that_somebody_deleted_by_hand_goes_and_the_others_in_their_time(tmp_path: Path) -> None:
+    store, files = aged(tmp_path, at_hour(4), 71)
+    for segment in store.log.file.segments[:2]:
+        segment.path.unlink()
+    store.refuse(status.DISK_FULL)
+    files.used_ratio = 0.8
+    sweep(store)
+    assert store.refusal == status.OK
+    assert store.upkeep.retention.deleted == {"age": 0, "disk": 0, "missing": 2}
+    assert store.min_position == 2 * SMALL.mapped_file_size_commit_log
+    store.clock.advance(2 * HOUR)
+    sweep(store)
+    assert store.upkeep.retention.deleted == {"age": 10, "disk": 0, "missing": 2}
+    queue = store.queue(b"T", 0)
+    assert [offset for offset, _ in contents(store, queue)] == list(range(queue.min_offset, queue.max_offset))
+    store.close()
+
+
+def test_a_folder_that_was_moved_away_deletes_nothing(tmp_path: Path) -> None:
+    store, _ = aged(tmp_path, at_hour(4), 100)
+    (tmp_path / "commitlog").rename(tmp_path / "away")
+    sweep(store)
+    assert store.min_position == 0
+    (tmp_path / "away").rename(tmp_path / "commitlog")
+    sweep(store)
+    assert store.upkeep.retention.deleted == {"age": 10, "disk": 0, "missing": 0}
     store.close()
 
 

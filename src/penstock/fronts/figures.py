@@ -295,6 +295,9 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     yield sample("storage_message_reserve_seconds", 0 if oldest_ms < 0 else max(0, broker.now_ms - oldest_ms) / 1000)
     yield sample("storage_size_bytes", store.end_position - store.min_position)
     yield sample("storage_written_bytes_total", store.end_position)
+    retention = store.upkeep.retention
+    for why, count in ({} if retention is None else retention.deleted).items():
+        yield sample("storage_deleted_segments_total", count, reason=why)
     yield sample("storage_dispatch_behind_bytes", store.end_position - store.underived if store.underived >= 0 else 0)
     known = store.upkeep.checkpoint.value
     yield sample("storage_replay_bytes", max(0, store.end_position - (0 if known is None else known.derived)))

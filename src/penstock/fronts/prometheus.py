@@ -117,6 +117,10 @@ FAMILIES = {
         "gauge",
         "in the log, and not in message queues and key index: 0 but after a full disk",
     ),
+    "storage_deleted_segments_total": (
+        "counter",
+        "segments of the log that went: their age, disk too full for that, or missing: deleted by somebody else",
+    ),
     "storage_replay_bytes": ("gauge", "what a start after a kill would read again"),
     "disk_job_seconds": ("histogram", "how long the disk took: flushes, and the making and removing of files"),
     "append_seconds": (

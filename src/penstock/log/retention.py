@@ -2,15 +2,15 @@
 
 Segments go when they were last written more than `file_reserved_time_ms` ago and it is the hour for it, or the disk
 is fuller than 75 %; beyond 85 % the oldest go whatever their age; beyond 90 % writes are refused until it is below
-again. At most ten files a pass, never the last, never above the protected position except beyond 85 %. Consume queues
-and index follow.
+again. At most ten files a pass, never the last, never above the protected position except beyond 85 %. A segment whose file
+somebody else deleted goes, too. Consume queues and index follow.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.disk.job import Job
@@ -34,7 +34,8 @@ class Retention:
         self.store = store
         self.protected: Callable[[], int] | None = None
         """Says below which physical offset nobody needs the log any more; None: everywhere."""
-        self.lost_to_force = 0
+        self.deleted = {"age": 0, "disk": 0, "missing": 0}
+        """Segments of the log that went, by why: their age; the room was needed before it; somebody else deleted the file."""
         now_ms, mono_ms = store.clock.now_ms(), store.clock.monotonic_ms()
         self._started = (now_ms, store.clock.machine_ms(), mono_ms)
         last_ms = store.log.store_ms  # of the last record there is
@@ -65,8 +66,8 @@ class Retention:
         self._next_ms = mono_ms + options.clean_interval_ms
         used, total = self.store.files.usage(self.store.folder)
         self.used_ratio = used / total if total else 0.0
+        self._judge()  # first: what cannot be deleted changes nothing about this
         self._drop(now_ms, mono_ms)
-        self._judge()
         if mono_ms - self._swept_ms >= _DAY_MS // 24 and self.trusts(now_ms, mono_ms):
             self._swept_ms = mono_ms
             self._sweep_lost(now_ms)
@@ -97,8 +98,16 @@ class Retention:
 
     def _age_ms(self, path: Path, now_ms: int) -> int:
         """How long ago a file was written, by that of the two clocks that says less: its time is by the machine's, which may have
-        been set since, either way."""
-        return min(now_ms, self.store.clock.machine_ms()) - self.store.files.modified_ms(path)
+        been set since, either way. 0 where the file system does not say: it may be gone."""
+        try:
+            return min(now_ms, self.store.clock.machine_ms()) - self.store.files.modified_ms(path)
+        except StoreError:
+            return 0
+
+    def _is_missing(self, segment: Path) -> bool:
+        """Somebody else deleted the file; a folder where the newest is not found either says nothing."""
+        names = self.store.files.names(segment.parent)
+        return segment.name not in names and self.store.log.file.segments[-1].path.name in names
 
     def _drop(self, now_ms: int, mono_ms: int) -> None:
         store, options = self.store, self.store.options
@@ -114,24 +123,41 @@ class Retention:
             return
         limit = self.protected() if self.protected is not None else store.log.end
         file = store.log.file
-        dropped = 0
-        while dropped < options.delete_files_batch_max and len(file.segments) > 1:
+        went = dict.fromkeys(self.deleted, 0)
+        while sum(went.values()) < options.delete_files_batch_max and len(file.segments) > 1:
             segment = file.segments[0]
             end = segment.first + segment.size
             if end > store.log.end or end > store.durability.flushed:
                 break
-            if not forced:
-                expired = trusted and self._age_ms(segment.path, now_ms) > options.file_reserved_time_ms
-                if not expired or end > limit:
-                    break
-            elif end > limit:
-                self.lost_to_force += 1
+            if trusted and self._age_ms(segment.path, now_ms) > options.file_reserved_time_ms and end <= limit:
+                went["age"] += 1
+            elif forced:
+                went["disk"] += 1
+            elif self._is_missing(segment.path):
+                went["missing"] += 1  # its room is free when its mapping is
+            else:
+                break
             file.drop_first()
             segment.close()
             self._doomed += [segment.path, store.log.sums.drop(segment.first)]
-            dropped += 1
-        if dropped:
+        if any(went.values()):
             self._follow(file.first)
+            self._tell(went)
+
+    def _tell(self, went: Mapping[str, int]) -> None:
+        """What was not asked for is a warning: who had not read it never will."""
+        for why, count in went.items():
+            self.deleted[why] += count
+        first, used = self.store.log.file.first, self.used_ratio * 100
+        if went["age"]:
+            log.info("segments of the log reached their age, deleted count=%d begin=%d", went["age"], first)
+        if went["disk"]:
+            log.warning(
+                "the disk is too full, segments of the log deleted before their age count=%d begin=%d used_percent=%.1f",
+                went["disk"], first, used,
+            )
+        if went["missing"]:
+            log.warning("files of the log were deleted by somebody else count=%d begin=%d", went["missing"], first)
 
     def _follow(self, first: int) -> None:
         """Consume queues and index begin where the log begins."""
