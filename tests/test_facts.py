@@ -11,12 +11,15 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from house_figures import modules
 from penstock import message
+from penstock.config import BrokerConfig, RegistryConfig
 from penstock.disk import cursorfile, cursorlayout, readylayout, segmenthead
 from penstock.log import checkpoint, sidelayout
+from penstock.log.options import StoreOptions
 from penstock.wire import layout, names, record, staged
 
 TREES = modules()
@@ -97,6 +100,13 @@ def test_only_the_cutter_takes_a_remoting_prefix_apart() -> None:
             if shifted and ast.unparse(node.right) in ("24", "words.TYPE_SHIFT", "TYPE_SHIFT"):
                 found.add(module)
     assert found == {"penstock.wire.frames"}
+
+
+@pytest.mark.parametrize("options", [BrokerConfig, RegistryConfig, StoreOptions])
+def test_every_setting_is_read(options: type[msgspec.Struct]) -> None:
+    nodes = (node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    read = {node.attr for node in nodes if isinstance(node.ctx, ast.Load)}
+    assert set(options.__struct_fields__) - read == set()
 
 
 def test_levels_statuses_and_states_are_compared_with_names() -> None:

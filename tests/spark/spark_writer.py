@@ -19,7 +19,7 @@ from penstock.log.store import LogStore
 def main(folder: str, kept_ms: int) -> None:
     sizes = {"mapped_file_size_commit_log": 1 << 18, "mapped_file_size_consume_queue": 20_000}
     index = {"max_hash_slot_num": 500, "max_index_num": 2_000, "prefault_bytes": 0}
-    often = {"flush_interval_ms": 1, "flush_derived_interval_ms": 1, "checkpoint_interval_ms": 1}
+    often = {"flush_interval_ms": 1, "checkpoint_interval_ms": 1}
     full = {"file_reserved_time_ms": kept_ms, "disk_max_used_ratio": 0.0, "disk_forced_clean_ratio": 1.0,
             "disk_refuse_ratio": 1.0, "clean_interval_ms": 50}  # fmt: skip
     store = LogStore(Path(folder), StoreOptions(**sizes, **index, **often, **(full if kept_ms else {})))  # type: ignore[arg-type]

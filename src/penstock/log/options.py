@@ -42,7 +42,6 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """A start that finds traces of a power cut ends with an error before it writes: others have copies of this log."""
     flush_window_ms: int = 1_000
     """Level `os`: no more acknowledgements while an acknowledged byte is unflushed for longer."""
-    flush_derived_interval_ms: int = 1_000
     checkpoint_interval_ms: int = 1_000
     prefault_bytes: int = 32 << 20
     """How far ahead of the write position pages are made ready; 0 for not at all."""

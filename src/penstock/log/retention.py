@@ -154,7 +154,9 @@ class Retention:
         if went["disk"]:
             log.warning(
                 "the disk is too full, segments of the log deleted before their age count=%d begin=%d used_percent=%.1f",
-                went["disk"], first, used,
+                went["disk"],
+                first,
+                used,
             )
         if went["missing"]:
             log.warning("files of the log were deleted by somebody else count=%d begin=%d", went["missing"], first)

@@ -41,7 +41,6 @@ cdef class LogState:
     cdef public long long underived
     cdef public long long trusted_from
     cdef public long long index_from
-    cdef public long long subscribe_from
     cdef unsigned char *_live
     cdef object _live_page
     cdef long long _now_ms

@@ -84,7 +84,6 @@ class LogState:
         self.queue_file_size = self.options.mapped_file_size_consume_queue
         self.trusted_from = 0
         self.index_from = 0
-        self.subscribe_from = 0
         self.skipped = 0
         self.underived = -1  # from there on nothing is derived yet: a copy, on a disk that is full; -1: all is
         self._live: memoryview = cython.NULL

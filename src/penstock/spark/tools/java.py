@@ -69,11 +69,6 @@ def _packaged() -> Path | None:
     return Path(JAVA_HOME)
 
 
-def major_version(java: Path) -> int:
-    """17 for Java 17.0.9; 0 if it cannot be run."""
-    return _asked(java)[0]
-
-
 def _asked(java: Path) -> tuple[int, str]:
     """(major version, or 0; what it says in place of one). Where there is no such program it says nothing."""
     try:
