@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +15,8 @@ from penstock.broker.clients import SHARE_AGAIN_MS
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Owner, Waiter
+from penstock.errors import StoreError
+from penstock.faults import FAULTS_IN_A_ROW_MAX
 from penstock.fronts.front import Front
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
@@ -62,6 +66,40 @@ def test_each_front_is_asked_at_both_ends_of_a_turn_whatever_the_others_raise(tm
     process.end_turn()
     assert not process.faults.failing
     broker.close(True)
+
+
+class Failing(Broker):
+    """The disk fails one of its timers."""
+
+    def __init__(self, folder: Path, fails: str = "") -> None:
+        super().__init__(BrokerConfig(data=str(folder), mapped_file_size_commit_log=1 << 20), clock=FakeClock())
+        self.fails, self.called = fails, list[str]()
+
+    def timers(self) -> list[tuple[str, Callable[[], int | None]]]:
+        return [(name, partial(self._call, name, timer)) for name, timer in super().timers()]
+
+    def _call(self, name: str, timer: Callable[[], int | None]) -> int | None:
+        self.called.append(name)
+        due_ms = timer()
+        if name == self.fails:
+            raise StoreError("planted")
+        return due_ms
+
+
+def test_a_timer_that_raises_keeps_no_other_waiting(tmp_path: Path) -> None:
+    names = [name for name, _ in Failing(tmp_path).timers()]
+    assert len(set(names)) == len(names) > 9
+    for fails in names:
+        broker = Failing(tmp_path / fails, fails)
+        broker.open()
+        process = Process(broker.clock, pytest.fail, Rights())
+        process.take(broker=broker)
+        for _ in range(FAULTS_IN_A_ROW_MAX + 1):
+            process.update_time()
+            process.tick()
+        assert broker.called == names * (FAULTS_IN_A_ROW_MAX + 1)
+        assert process.faults.failing == {f"{fails} timer": f"{fails} timer: planted"}
+        broker.close(True)
 
 
 def test_a_front_without_an_end_of_its_own_is_not_asked() -> None:

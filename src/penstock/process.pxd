@@ -22,7 +22,7 @@ cdef class Process:
     cdef Gathering _gathering
     cdef GroupFlush _flush
     cdef Alarm _alarm
-    cdef list _begins, _enders, _neighbours
+    cdef list _begins, _enders, _neighbours, _timers
     cdef Turns _turns
     cdef Histogram _append_took
     cdef long long _jobs_due_ms, _appended

@@ -34,7 +34,6 @@ JOBS_EVERY_MS = 5
 FAULT_RETRY_MS = 200
 TICK_MS_MAX = 60_000
 TURN_STEPS = ("staging", "channels", "flushes", "tables", "registration")
-TICK_STEPS = ("broker timer", "name server timer", "registration timer", "users timer")
 
 
 class Neighbour(Protocol):
@@ -66,6 +65,7 @@ class Process:
         self._enders: list[Front] = []  # those with something to do at the end of a turn
         self.name_server: NameServer | None = None
         self._neighbours: list[Neighbour] = []
+        self._timers: list[tuple[str, Callable[[], int | None]]] = []  # of the broker's parts, and of the fronts
         self._jobs_due_ms = 0
         self._appended = 0  # records in the log, at the end of the last turn
 
@@ -82,10 +82,12 @@ class Process:
             self._alarm = broker.core.alarm
             self._spools, self._mirror = broker.staging.spool_files, broker.staging.mirror
             self._flush = broker.queueing.flush
+            self._timers += [(f"{name} timer", timer) for name, timer in broker.timers()]
 
     def add_front(self, front: Front) -> None:
         """A protocol has its part of each turn."""
         self.fronts.append(front)
+        self._timers.append((f"{front.name} timer", front.tick))
         if front.begin_turn is not no_beginning:
             self._begins.append(front.begin_turn)
         if front.ends_turns:
@@ -194,10 +196,7 @@ class Process:
     def tick(self) -> int:
         """Everything that is due; when something will be again."""
         mono_ms = self.mono_ms
-        timers: list[tuple[str, Callable[[], int | None]]] = []
-        if self.broker is not None:
-            timers.append(("broker timer", self.broker.tick))
-        timers += [(f"{front.name} timer", front.tick) for front in self.fronts]
+        timers = [*self._timers]
         if self.name_server is not None:
             timers.append(("name server timer", partial(self.name_server.tick, mono_ms)))
         timers.append(("registration timer", self._tick_registration))
@@ -212,7 +211,7 @@ class Process:
             if due is not None and due < due_ms:
                 due_ms = due
         if self.faults.failing:
-            self.faults.settle((*TICK_STEPS, *(f"{front.name} timer" for front in self.fronts)))
+            self.faults.settle(step for step, _ in timers)
         return due_ms
 
     def _tick_registration(self) -> int | None:

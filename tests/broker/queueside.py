@@ -75,7 +75,8 @@ class Side:
         self.clock.advance(ms)
         self.broker.time.update()
         self.broker.store.begin_turn(self.broker.now_ms)
-        self.broker.tick()
+        for _, timer in self.broker.timers():
+            timer()
         arrived, self.broker.store.arrived = self.broker.store.arrived, []
         for queue in arrived:
             queue.arrived = False

@@ -56,7 +56,8 @@ class House:
             self.broker.time.update()
             self.broker.store.want_flush()
             run_now(self.broker.take_jobs(), self.broker.mono_ms)
-            self.broker.tick()
+            for _, timer in self.broker.timers():
+                timer()
 
     def stage(
         self, token: str, chunks: list[bytes], *, batch: int = 0, run: str = "run", sink: str = "S", query: str = "Q"

@@ -102,7 +102,8 @@ def test_nothing_comes_between_a_publish_and_its_repair(
     for _ in range(3):  # they are copied, and no flush of the queue has ended
         house.clock.advance(500)
         house.broker.time.update()
-        house.broker.tick()
+        for _, timer in house.broker.timers():
+            timer()
         queueing.end_turn()
     assert len(queueing.moving)
     house.stage(A, [piece(named("a", 4)), piece(named("A", 3), queue_id=1), piece(named("x", 5), queue_id=2)])

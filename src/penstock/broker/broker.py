@@ -10,6 +10,7 @@ asks for is made by one of its parts.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from penstock.broker.clients import ClientTable, QueueLocks
@@ -221,26 +222,33 @@ class Broker:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    def tick(self) -> int:
-        """Do what is due; when to be asked again (monotonic ms)."""
-        mono_ms = self.mono_ms
+    def timers(self) -> list[tuple[str, Callable[[], int | None]]]:
+        """What does its work from time to time, by name: each is called, and says when to be called again (monotonic ms). One
+        that raises keeps none of the others waiting."""
+        time = self.time
+        return [
+            ("traces", self._settle_traces),
+            ("tables", self.tables.tick),
+            ("log", lambda: self.store.tick(time.now_ms, time.mono_ms)),
+            ("rates", lambda: self.stats.tick(time.mono_ms, time.now_ms)),
+            ("history", lambda: self.history.tick(time.mono_ms, time.now_ms)),
+            ("transactions", lambda: self.transactions.tick(time.mono_ms)),
+            ("queues", self.queueing.tick),
+            ("staging", lambda: self.staging.tick(time.mono_ms)),
+            ("delayed messages", self.due.tick),
+            ("retention of topics", lambda: self.keeping.tick(time.mono_ms, time.now_ms)),
+            ("clients", self._expire_clients),
+        ]
+
+    def _settle_traces(self) -> None:
         if len(self.tracing):
             self.tracing.settle()
-        self.tables.tick()
-        due = [
-            self.store.tick(self.now_ms, mono_ms),
-            self.stats.tick(mono_ms, self.now_ms),
-            self.history.tick(mono_ms, self.now_ms),
-            self.transactions.tick(mono_ms),
-            self.queueing.tick(),
-            self.staging.tick(mono_ms),
-            self.due.tick(),
-            self.keeping.tick(mono_ms, self.now_ms),
-        ]
+
+    def _expire_clients(self) -> None:
+        mono_ms = self.mono_ms
         if mono_ms >= self._clients_due_ms:
             self._clients_due_ms = mono_ms + CLIENTS_EVERY_MS
             self.clients.expire(mono_ms)
-        return min(due)
 
     def take_jobs(self) -> list[Job]:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""
