@@ -388,6 +388,33 @@ def test_nothing_is_stored_where_the_folder_is_gone(tmp_path: Path, caplog: pyte
     assert {path: path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_nothing_is_stored_where_the_newest_file_of_the_log_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reopened: bool
+) -> None:
+    store = make(tmp_path)
+    store.open()
+    put(store, b"x")
+    work(store)
+    if reopened:
+        store.close()
+        store.open()
+    mono_ms = store.clock.monotonic_ms()
+    store.tick(0, mono_ms)
+    put(store, b"y")
+    assert store.healthy
+    store.log.file.segments[-1].path.unlink()
+    store.tick(0, mono_ms + 1_000)
+    assert (store.healthy, store.refusal, store.blocked(mono_ms)) == (False, status.NOT_WRITABLE, True)
+    assert "newest file of its log was removed" in caplog.text
+    store.close(clean=False)
+    store = make(tmp_path)
+    store.open()
+    assert "no file of the log is there, its messages are lost durable=" in caplog.text
+    assert store.min_position > 0  # no place gets a second meaning
+    store.close()
+
+
 class Together(Files):
     """How often many files were flushed by one flush, and how often a queue was by its own."""
 

@@ -244,6 +244,11 @@ class SegmentedFile:
             self.end -= len(gone) * self.size
         return gone
 
+    def is_there(self) -> bool:
+        """Whether the newest file still stands where it was made: else nobody will find what is written to it."""
+        last = self.segments[len(self.segments) - 1] if self.segments else None
+        return last is None or last.fd < 0 or self.files.is_at(last.fd, last.path)
+
     def rest(self) -> None:
         """Give up descriptors and mappings of a run that nobody is expected to ask for. Whoever does maps it again; who reads in
         a segment, or flushes it in a thread, keeps that one.

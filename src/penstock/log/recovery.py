@@ -16,6 +16,7 @@ Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twic
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 
@@ -31,6 +32,8 @@ from penstock.log.derived import Derived
 from penstock.log.state import LogState
 from penstock.log.tail import Tail, resync
 from penstock.log.upkeep import Upkeep
+
+log = logging.getLogger("penstock.log")
 
 
 def recover(store: LogState, upkeep: Upkeep) -> Recovery:
@@ -212,6 +215,7 @@ class _Recoverer:
         file = store.log.file
         durable = known.durable if known is not None else -1
         if not file.segments and durable > 0:
+            log.error("no file of the log is there, its messages are lost durable=%d", durable)
             file.start_at(durable + file.size - 1)
         start = file.first
         if known is not None:

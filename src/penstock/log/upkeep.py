@@ -210,7 +210,7 @@ class Upkeep:
         assert self.retention is not None
         if mono_ms >= self._lock_ms and self.lock is not None and not self.files.given_up:
             self._lock_ms = mono_ms + LOCK_EVERY_MS
-            if not self.lock.is_there():
+            if not (self.lock.is_there() and store.log.file.is_there()):
                 self._fail_without_folder()
         self.retention.tick(now_ms, mono_ms)
         self.note_damage()
@@ -219,7 +219,9 @@ class Upkeep:
 
     def _fail_without_folder(self) -> None:
         """What is written now goes into files without names: nobody would ever find it. Or it would go to another's."""
-        error = StoreError(f"the data folder {self.folder} was removed, renamed or replaced, or its file lock was")
+        error = StoreError(
+            f"{self.folder}, its file lock or the newest file of its log was removed, renamed or replaced"
+        )
         self.files.give_up(str(error))
         self.store.durability.fail(error)
         self.store.fail(error)
