@@ -17,6 +17,7 @@ from penstock.errors import DiskFull, Refused
 from penstock.testing import Broker, FakeClock
 from penstock.wire.codes import SYS_COMMIT as COMMIT
 from penstock.wire.codes import SYS_ROLLBACK as ROLLBACK
+from penstock.wire.names import GIVEN_UP_TOPIC
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
 
@@ -154,6 +155,37 @@ def test_many_that_are_silent_are_asked_in_pieces(tmp_path: Path) -> None:
     assert transactions.tick(mono_ms + 2 * PIECE_MS) == mono_ms + 60_000
     assert asked == [n for n in range(3 * ASKED_AT_ONCE) if n != ASKED_AT_ONCE]
     assert transactions.tick(mono_ms + 3 * PIECE_MS) == mono_ms + 60_000
+    side.close()
+
+
+def test_those_that_nobody_tells_of_are_given_up_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = Side(
+        tmp_path,
+        level="os",
+        transaction_timeout_ms=1_000,
+        transaction_check_interval_ms=60_000,
+        transaction_check_max=2,
+    )
+    broker, transactions, asked = side.broker, side.broker.transactions, list[str]()
+    transactions.ask_through(lambda group, data, fields: not asked.append(fields["commitLogOffset"]))
+    halves = broker.topics.by_name[HALF_TOPIC]
+    properties = {"TRAN_MSG": "true", "PGROUP": "PG", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    for _ in range(3):
+        where = {"born_host": broker.store_host, "born_ms": broker.now_ms}
+        placed = broker.put(halves, 0, b"x", properties, half=True, **where)
+        transactions.begun(placed.queue_offset, placed.physical, broker.now_ms, properties)
+    for n in range(1, 5):
+        side.clock.advance(60_000)
+        broker.time.update()
+        transactions.tick(broker.mono_ms)
+        assert len(asked) == min(n, 2) * 3
+    assert not transactions.open
+    assert [line.getMessage() for line in caplog.records if line.name == "penstock.transactions"] == [
+        "nobody told how transactions ended, their messages are in TRANS_CHECK_MAX_TIME_TOPIC count=3"
+    ]
+    assert sum(queue.max_offset for queue in broker.topics.by_name[GIVEN_UP_TOPIC].queues) == 3
     side.close()
 
 

@@ -71,6 +71,7 @@ class Transactions:
         self._finished: dict[int, int] = {}  # half offset → op offset, for halves behind the oldest open one
         self._next_check_ms = 0
         self._checking: Iterator[None] | None = None
+        self._given_up = 0  # in this round: nobody answered
 
     def ask_through(self, ask: Callable[[str, bytes, dict[str, str]], bool]) -> None:
         """`ask(group, half record, fields)` sends a check to a producer; False: there is nobody to ask."""
@@ -191,6 +192,13 @@ class Transactions:
                     yield
             elif looked % LOOKED_AT_ONCE == 0:
                 yield
+        if self._given_up:
+            log.warning(
+                "nobody told how transactions ended, their messages are in %s count=%d",
+                names.GIVEN_UP_TOPIC.decode(),
+                self._given_up,
+            )
+            self._given_up = 0
         oldest = min(self.open, default=self._queue(HALF_TOPIC).max_offset)
         self._finished = {offset: op for offset, op in self._finished.items() if offset >= oldest}
         op_offset = min(self._finished.values(), default=self._queue(OP_TOPIC).max_offset)
@@ -201,7 +209,8 @@ class Transactions:
         data = self._core.store.record_at(half.physical)
         message = None if data is None else record.decode_record(data, 0, decompress=False)
         if data is None or message is None:
-            self.open.pop(offset)  # retention took it
+            self.open.pop(offset)
+            log.warning("half message is gone, retention took it or it is damaged offset=%d", half.physical)
             return
         properties = dict(message.properties)
         if half.stored:
@@ -213,6 +222,7 @@ class Transactions:
             self._core.sending.put_again(topic, 0, message, properties, half=True)
             half.note_stored()
             self._write_op(offset)
+            self._given_up += 1
             return
         properties[names.CHECK_TIMES] = str(half.checks)
         uniq_key = message.properties.get(names.UNIQUE_KEY, "")
