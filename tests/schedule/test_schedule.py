@@ -19,7 +19,7 @@ from store_parts import SMALL, bodies, make, put, work
 
 from penstock.clock import FakeClock
 from penstock.disk.files import Files
-from penstock.errors import StoreError
+from penstock.errors import NoDescriptor, StoreError
 from penstock.log import cutting
 from penstock.log.draft import Draft
 from penstock.log.store import LogStore
@@ -612,6 +612,26 @@ def test_a_damaged_entry_comes_from_the_log_and_else_says_so(tmp_path: Path) -> 
     assert schedule.get(damaged.id) == damaged
     schedule.close()
     assert everything(tmp_path, clock) == list(range(20, 60))
+
+
+def test_what_was_read_before_one_that_cannot_be_read_now_is_handed_out_with_it(tmp_path: Path) -> None:
+    """Entry 40 is damaged, and the log's record of it is not to be had while descriptors are short."""
+    clock = FakeClock()
+    filled(tmp_path, clock)
+    path = tmp_path / "schedule" / "data.mdb"
+    path.write_bytes(path.read_bytes().replace(b"40 " + bytes(range(100)), b"4o " + bytes(range(100))))
+    store, schedule = opened(tmp_path, clock)
+    lookup = schedule.lookup
+
+    def no_descriptor(physical: int) -> bytes | None:
+        raise NoDescriptor("by order of the test")
+
+    schedule.read_lost_from(no_descriptor)
+    with pytest.raises(NoDescriptor):
+        schedule.pop_due(1 << 50, 100)
+    schedule.read_lost_from(lookup)
+    assert len(schedule.pop_due(1 << 50, 100)) == 40
+    store.close()
 
 
 def test_what_the_log_has_no_more_is_taken_over_from_a_damaged_file(tmp_path: Path) -> None:

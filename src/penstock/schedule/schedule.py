@@ -249,13 +249,15 @@ class Schedule:
         log.
         """
         found: list[Due] = []
-        for key, value in self._file.walk(self._after):
+        after = self._after
+        for key, value in self._file.walk(after):
             due_ms, id_ = int.from_bytes(key[:8]), int.from_bytes(key[8:])
             if len(found) >= limit or due_ms > now_ms:
                 break
             if self._is_waiting(id_):
                 found.append(self._read(key, value()))
-            self._after = key
+            after = key
+        self._after = after  # not before all were read: where one cannot be now, those before it come again
         count = 0
         while self._heap and self._heap[0][0] <= now_ms and count < limit:
             due_ms, id_ = heapq.heappop(self._heap)
