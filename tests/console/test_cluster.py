@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 import penstock
+from cli.test_tools import beside
 from console.browser import Browser, Told
 from console.conftest import post
 from penstock.console.app import Console
@@ -155,6 +156,22 @@ async def test_a_broker_that_comes_is_seen_and_a_registry_that_goes_is_borne() -
     assert list(await brokers.named()) == ["b", "broker-a"]  # nobody waits
     nobody = Brokers(site)
     assert (await nobody.site_of("", "/topics")).upstream is site.upstream
+
+
+async def test_what_a_broker_does_not_tell_is_not_taken_for_nothing() -> None:
+    """Once it hung, the console looked anew who there is, and showed what the others have as all there is."""
+    with Broker() as broker:
+        async with beside(broker, "gone", "127.0.0.1:1"):
+            browser = Browser(console_of(Settings("", broker.registry), PLAIN).app())
+            for path in ("/topics", "/clients", "/topics/read/about", "/delayed", "/deadletters"):
+                page = await browser.get(path)
+                assert (page.status, "Not in what is shown is broker gone: " in page.text) == (200, True), path
+                missed = json.loads((await browser.get(f"{path}.json")).text)["missed"]
+                assert [one["name"] for one in missed] == ["gone"]
+            assert "Broker gone is not in these sums" in (await browser.get("/")).text
+            assert (await browser.get("/at/gone/topics")).status == 502
+            nowhere = await browser.get("/topics/none/about")
+            assert (nowhere.status, "broker gone" in nowhere.text) == (502, True)
 
 
 def test_one_broker_shows_no_choice() -> None:

@@ -136,13 +136,15 @@ class Console:
     ) -> tuple[str, Data, int]:
         """Template, data and status of a page; what goes wrong is a page, too. `instead`: of this, at the same place."""
         found = pages.find(raw)
+        view: View | None = None
         try:
             if found is None:
                 raise NotFound("there is no such page", "The list above names them all.")
             template, page, names = found
             site = await self._site_of(broker, raw)
             view = View(site, {name: words.name_of(value) for name, value in names.items()}, query)
-            return template, await (instead or page)(view), 200
+            data = await (instead or page)(view)
+            return template, data | ({} if "sentences" in data else _missed(view)), 200
         except Unreachable as error:
             return "error", {"error": str(error), "hint": "Is it running? The address is said with --broker."}, 502
         except Refusal as error:
@@ -155,6 +157,8 @@ class Console:
         except Choose as choose:
             return "error", {"error": str(choose), "hint": "Choose one of them.", "names": choose.names}, 200
         except NotFound as error:
+            if view is not None and (missed := _missed(view)):
+                return "error", {"error": f"{error} at those that answer", "hint": "", **missed}, 502
             return "error", {"error": str(error), "hint": error.hint or ""}, 404
         except NoRoute as error:  # the topic of a message, say
             return "error", {"error": str(error), "hint": "It may have been deleted; see the list of topics."}, 404
@@ -176,7 +180,7 @@ class Console:
 
         json_path = ("/now" if path == "/" else path) + ".json" + (f"?{query}" if query else "")
         return {
-            **data, "path": path, "query": query, "filtered": filtered, "json_path": json_path,
+            "missed": [], **data, "path": path, "query": query, "filtered": filtered, "json_path": json_path,
             "changes": self.site.allow_changes, "token": self.guard.token(session), "did": said.get("did", ""),
             "failed": said.get("failed", ""), "registry": self.site.registry, "broker": self.site.upstream.url,
             "live_of": f"{path}?{query}" if query else path,
@@ -242,7 +246,8 @@ class Console:
                 found = self._templates.get_template(f"{template}.html")
                 choice = await self._choice(broker)
                 context = found.new_context(self._context(data, path, of.query, session) | choice)
-                html = "".join(found.blocks["live"](context)) if "live" in found.blocks else ""
+                missed = self._templates.get_template("base.html").blocks["missed"]
+                html = "".join([*missed(context), *found.blocks["live"](context)]) if "live" in found.blocks else ""
                 html = keep_choice(html, broker)
                 if html != before:
                     yield f"data: {json.dumps(html)}\n\n"
@@ -307,6 +312,12 @@ class Console:
 def _at(broker: str, back: str) -> str:
     """Where a page of this broker goes on."""
     return back if back.startswith("/at/") else prefix_of(broker) + back
+
+
+def _missed(view: View) -> Data:
+    """Which brokers are not in what a page shows; nothing where all are."""
+    found = [{"name": name, "why": why} for name, why in sorted({**view.site.silent, **view.missed}.items())]
+    return {"missed": found} if found else {}
 
 
 def _fields(body: bytes) -> dict[str, str]:

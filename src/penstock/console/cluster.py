@@ -50,6 +50,25 @@ def keep_choice(html: str, name: str) -> str:
     return _LINK.sub(rf'\1="{prefix_of(name)}/', html) if name else html
 
 
+class Silent(Source):
+    """A broker that is there, and has not said where it answers: it hangs, or cannot be reached from here."""
+
+    def __init__(self, address: str, why: str) -> None:
+        self.url = address
+        self._why = why
+
+    async def get(self, path: str, query: Mapping[str, object] | None = None) -> Json:
+        """Unreachable."""
+        raise Unreachable(self._why)
+
+    async def change(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Unreachable."""
+        raise Unreachable(self._why)
+
+    def forget(self) -> None:
+        """Nothing was known."""
+
+
 class Brokers:
     """The brokers behind one console: those of the addresses, or else those that the registry knows."""
 
@@ -61,9 +80,9 @@ class Brokers:
         self._looking = asyncio.Lock()
         self._task: asyncio.Future[None] | None = None
         self._upstreams: dict[str, Upstream] = {}  # URL → the broker there
-        self._named: dict[str, Upstream] = {}
+        self._named: dict[str, Source] = {}
 
-    async def named(self) -> dict[str, Upstream]:
+    async def named(self) -> dict[str, Source]:
         """Each by its name. Once some are known nobody waits for a registry that may be away."""
         if self._looked_s is None:
             async with self._looking:
@@ -84,23 +103,24 @@ class Brokers:
         found = Upstream(url, self.site.security)
         return self._upstreams.setdefault(found.url, found)
 
-    async def _asked(self) -> dict[str, Upstream]:
+    async def _asked(self) -> dict[str, Source]:
         """Those of the addresses; one that does not answer is called by its address."""
         upstreams = [self._upstream(address) for address in self._addresses]
         told = await asyncio.gather(
             *(one.get("/api/snapshot", {"parts": ","}) for one in upstreams), return_exceptions=True
         )
-        found: dict[str, Upstream] = {}
+        found: dict[str, Source] = {}
         for upstream, head in zip(upstreams, told, strict=True):
             name = str(head.get("name", "")) if isinstance(head, dict) else ""
             found[name if name and name not in found else upstream.url.partition("//")[2]] = upstream
         return found
 
-    async def _listed(self) -> dict[str, Upstream]:
-        """The masters that the registry knows, by the HTTP ports that they tell. Those known before, and at first the
-        usual address, where the registry does not answer.
+    async def _listed(self) -> dict[str, Source]:
+        """The masters that the registry knows, by the HTTP ports that they tell; one that does not answer stays where it was, or
+        is `Silent`. Those known before, and at first the usual address, where the registry does not answer.
         """
-        found: dict[str, Upstream] = {}
+        found: dict[str, Source] = {}
+        silent: dict[str, Source] = {}
         try:
             async with self.site.admin() as admin:
                 info = await admin.cluster_info()
@@ -109,13 +129,14 @@ class Brokers:
                 for name, address in first.items():
                     told = answers[address]
                     if isinstance(told, PenstockError):
+                        silent[name] = self._named.get(name) or Silent(address, str(told))
                         continue
                     scheme = "http" if told.get("httpPort") else "https"
                     if port := told.get(f"{scheme}Port"):
                         found[name] = self._upstream(f"{scheme}://{address.rpartition(':')[0]}:{port}")
         except PenstockError:
             return self._named
-        return found or self._named
+        return dict(sorted((found | silent).items())) if found else self._named
 
     async def site_of(self, name: str, path: str) -> Site:
         """What a page is drawn from: one broker where it is named, or alone, or alone has the topic; else the sums.
@@ -133,35 +154,39 @@ class Brokers:
         together = Together(named)
         of_topic = _OF_A_TOPIC.fullmatch(path)
         if of_topic:
-            held = await self._holders(named, name_of(of_topic[1]))
+            held = await self._holders(together, name_of(of_topic[1]))
             if len(held) == 1:
-                return replace(self.site, upstream=held.popitem()[1])
+                return replace(self.site, upstream=held.popitem()[1], silent=together.silent)
             if held:
-                raise Choose(held)
+                raise Choose({*held, *together.silent})
         elif path in _OF_A_BROKER:
             raise Choose(named)
-        return replace(self.site, upstream=together)
+        return replace(self.site, upstream=together, silent=together.silent)
 
-    async def _holders(self, named: Mapping[str, Upstream], topic: str) -> dict[str, Upstream]:
+    async def _holders(self, together: Together, topic: str) -> dict[str, Source]:
         """The brokers that have a topic."""
-        told = await Together(named).ask_all("/api/snapshot", {"parts": "topics", "topic": topic})
+        named = together.brokers
+        told = await together.ask_all("/api/snapshot", {"parts": "topics", "topic": topic})
         return {name: named[name] for name, answer in told.items() if answer["topics"]}
 
 
 class Together(Source):
     """All brokers, asked at the same time; numbers are added up."""
 
-    def __init__(self, brokers: Mapping[str, Upstream]) -> None:
-        self._brokers = brokers
+    def __init__(self, brokers: Mapping[str, Source]) -> None:
+        self.brokers = brokers
         self.silent: dict[str, str] = {}  # broker → why it did not answer
         self.url = f"{len(brokers)} brokers"
 
     async def ask_all(self, path: str, query: Mapping[str, object] | None) -> dict[str, Json]:
-        """The answer of each that answers; the error of the first, where none does."""
-        told = await asyncio.gather(*(one.get(path, query) for one in self._brokers.values()), return_exceptions=True)
+        """The answer of each that answers; the error of the first, where none does. One that was silent is not asked again: a
+        page waits for it once.
+        """
+        asked = {name: one for name, one in self.brokers.items() if name not in self.silent} or self.brokers
+        told = await asyncio.gather(*(one.get(path, query) for one in asked.values()), return_exceptions=True)
         found: dict[str, Json] = {}
         errors: list[Unreachable | Refusal] = []
-        for name, answer in zip(self._brokers, told, strict=True):
+        for name, answer in zip(asked, told, strict=True):
             if isinstance(answer, Unreachable | Refusal):
                 self.silent[name] = str(answer)
                 errors.append(answer)
@@ -182,10 +207,10 @@ class Together(Source):
 
     async def change(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The same change at each."""
-        return b"".join([await one.change(method, path, body) for one in self._brokers.values()])
+        return b"".join([await one.change(method, path, body) for one in self.brokers.values()])
 
     def forget(self) -> None:
-        for one in self._brokers.values():
+        for one in self.brokers.values():
             one.forget()
 
 

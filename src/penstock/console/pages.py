@@ -9,8 +9,8 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +22,8 @@ from penstock.console import plans, plots, words
 from penstock.console.plans import COUNT_DIGITS_MAX, start_of
 from penstock.console.plots import Line
 from penstock.console.upstream import Json, Source
-from penstock.errors import NotFound
+from penstock.errors import NotFound, PenstockError
+from penstock.message import ReceivedMessage
 from penstock.security import Security
 from penstock.wire.names import DEAD_PREFIX, RETRY_PREFIX, TAGS
 
@@ -38,25 +39,31 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Site:
-    """What the pages of one broker are drawn from."""
+    """What the pages of one broker are drawn from. `silent`: why these brokers do not answer, which the page is of as well."""
 
     upstream: Source
     registry: str
     security: Security
     allow_changes: bool = False
+    silent: Mapping[str, str] = field(default_factory=dict)
 
-    def admin(self) -> Admin:
-        """For what the HTTP API does not tell."""
-        return Admin(self.registry, security=self.security)
+    def admin(self, *, partial: bool = False) -> Admin:
+        """For what the HTTP API does not tell; `partial`: of the brokers that answer."""
+        return Admin(self.registry, security=self.security, partial=partial)
 
 
 @dataclass(frozen=True)
 class View:
-    """One look at one page: the names in its path, and its filter."""
+    """One look at one page: the names in its path, and its filter. `missed`: why these brokers are not in what it shows."""
 
     site: Site
     names: Mapping[str, str]
     query: Mapping[str, str]
+    missed: dict[str, str] = field(default_factory=dict)
+
+    def miss(self, missed: Mapping[str, PenstockError]) -> None:
+        """These brokers did not answer."""
+        self.missed.update({name: str(error) for name, error in missed.items()})
 
     def get(self, name: str, default: str = "") -> str:
         """A part of the filter."""
@@ -414,11 +421,13 @@ async def dead_letters(view: View) -> Data:
     """The topics of dead letters, the fullest first."""
 
     def ask() -> list[Data]:
-        with DeadLetters(view.site.registry, security=view.site.security) as letters:
+        with DeadLetters(view.site.registry, security=view.site.security, partial=True) as letters:
+            found = letters.topics()
+            view.miss(letters.missed)
             return [
                 {"name": one.name, "topic": one.topic, "kind": one.kind, "count": one.count, "left": one.left,
                  "oldest": one.oldest_ms, "newest": one.newest_ms}
-                for one in letters.topics()
+                for one in found
             ]  # fmt: skip
 
     rows = await asyncio.to_thread(ask)
@@ -434,8 +443,8 @@ async def dead_letters_of(view: View) -> Data:
         reasons: dict[str, Data] = {}
         rows: list[Data] = []
         read = 0
-        with DeadLetters(view.site.registry, security=view.site.security) as letters:
-            for found, redriven in letters.letters(name):
+        with DeadLetters(view.site.registry, security=view.site.security, partial=True) as letters:
+            for found, redriven in _told(letters, name, view):
                 read += 1
                 if read > LETTERS_READ_MAX:
                     break
@@ -469,6 +478,17 @@ async def dead_letters_of(view: View) -> Data:
     }
 
 
+def _told(letters: DeadLetters, name: str, view: View) -> Iterator[tuple[ReceivedMessage, bool]]:
+    """The dead letters at the brokers that answer. NotFound where all do, and none has any such."""
+    try:
+        yield from letters.letters(name)
+    except NotFound:
+        if not letters.missed:
+            raise
+    finally:
+        view.miss(letters.missed)
+
+
 # -- Delayed -------------------------------------------------------------------------------------------------------------
 
 SPANS_S = (60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000)
@@ -480,7 +500,7 @@ async def delayed(view: View) -> Data:
     now_ms = int(time.time() * 1000)
     begin = view.number("begin", now_ms // 1000, 1 << 40) * 1000
     topic_name, text, key = view.get("topic"), view.get("text"), view.get("key")
-    async with view.site.admin() as admin:
+    async with view.site.admin(partial=True) as admin:
         span_s = view.number("span", 0, 10_000_000)
         if not span_s:
             edges = [now_ms + span * 1000 for span in SPANS_S]
@@ -491,6 +511,7 @@ async def delayed(view: View) -> Data:
         edges = [begin + span_s * 1000 * bar // BARS for bar in range(BARS + 1)]
         counts = await admin.delayed_counts(edges, topic=topic_name)
         rows = await admin.delayed(topic=topic_name, text=text, key=key, limit=view.number("limit", 50, 500))
+        view.miss(admin.missed)
     high = max(counts[1:-1], default=0) or 1
     bars = [
         {"begin": edges[n] // 1000, "count": counts[n + 1], "height": round(100 * counts[n + 1] / high),
