@@ -18,7 +18,7 @@ from penstock.cli.tools import (
     with_json,
     with_registry,
 )
-from penstock.client.aio.admingroups import GroupMember, GroupStats
+from penstock.client.aio.admingroups import GroupMember, GroupStats, OffsetMove
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Start
 from penstock.errors import NoRoute, NotFound
@@ -154,7 +154,7 @@ def _lag_rows(stats: dict[MessageQueue, GroupStats]) -> Iterable[dict[str, objec
 def group_reset(registry: str, as_json: bool, name: str, topic: str, start: str, new: bool, dry_run: bool) -> None:
     """Move a group within a topic. An offset holds for every queue; where it is none, the nearest there is."""
     goal, offset = _goal(start)
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         if not new:
             admin.check_group(name)
         _check_topic(admin, topic)
@@ -165,6 +165,14 @@ def group_reset(registry: str, as_json: bool, name: str, topic: str, start: str,
             moved = admin.set_offset(name, topic, offset, new=new)
         else:
             moved = admin.reset_offset(name, topic, goal, new=new)
+        if not dry_run:
+            admin.missed.clear()  # it is done at each
+        _print_moves(plan, moved, dry_run, as_json)
+
+
+def _print_moves(
+    plan: dict[MessageQueue, OffsetMove], moved: dict[MessageQueue, int], dry_run: bool, as_json: bool
+) -> None:
     if not (dry_run or as_json):
         for queue, at in sorted(moved.items()):
             click.echo(f"{queue.broker} {queue.queue_id}: {at}")
@@ -199,20 +207,23 @@ def _goal(text: str) -> tuple[Start, int | None]:
 @click.option("--dry-run", is_flag=True, help="Say what would be forgotten; change nothing.")
 def group_rm(registry: str, as_json: bool, name: str, yes: bool, dry_run: bool) -> None:
     """Forget a group: its settings and committed offsets. Its retry topic and its dead letters stay."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry) as admin:
         admin.check_group(name)
         admin.check_offline(name)
         stats = admin.group_stats(name)
         lag = sum(row.lag for row in stats.values())
         topics = sorted({queue.topic for queue in stats})
         told = f"group {name} with its offsets in {', '.join(topics) or 'no topic'}, {lag} messages behind"
+        if admin.missed:
+            told += f", not counting broker {', '.join(sorted(admin.missed))}, which does not answer"
         if not dry_run:
             confirm(f"Forget {told}?", yes)
             admin.delete_group(name)
-    if as_json:
-        print_rows([{"group": name, "topics": topics, "lag": lag, "done": "" if dry_run else "rm"}], True)
-    elif dry_run:
-        click.echo(f"would forget {told}")
+            admin.missed.clear()  # it is done at each
+        if as_json:
+            print_rows([{"group": name, "topics": topics, "lag": lag, "done": "" if dry_run else "rm"}], True)
+        elif dry_run:
+            click.echo(f"would forget {told}")
 
 
 def _check_topic(admin: penstock.Admin, topic: str) -> None:

@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING, Literal, NoReturn, TypeVar
 
 import click
 
-from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotEverywhere, NotFound, TimedOut
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotEverywhere, NotFound, PenstockError, TimedOut
+from penstock.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     from penstock import Admin
@@ -248,19 +249,24 @@ def _alone(part: Path) -> IO[bytes]:
 
 
 @contextmanager
-def looking(registry: str) -> Iterator[Admin]:
+def looking(registry: str, missed: dict[str, PenstockError] | None = None) -> Iterator[Admin]:
     """An `Admin` for verbs that look and change nothing: what they print within is what those brokers say that answer.
-    NotEverywhere names the others when it is over, and where something is not there: it may be at one of those.
+    NotEverywhere names the others where something is not there, for it may be at one of those, and when it is over, unless they
+    are put into `missed`, for who says it later.
     """
     import penstock
 
     with penstock.Admin(registry, partial=True) as admin:
         try:
             yield admin
-        except (NotFound, NoRoute):
-            if not admin.missed:
+        except (NotFound, NoRoute, BrokerRefused) as error:
+            absent = not isinstance(error, BrokerRefused) or error.code == ResponseCode.TOPIC_NOT_EXIST
+            if not (absent and admin.missed):
                 raise
-        if admin.missed:
+            missed = None
+        if missed is not None:
+            missed |= admin.missed
+        elif admin.missed:
             raise NotEverywhere(admin.missed, PARTLY)
 
 

@@ -39,6 +39,8 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
     ends: dict[str, int] = {}
     for name in admin.topics():
         try:
+            if admin.missed and admin.missed.keys() >= set(admin.route(name).brokers):
+                continue  # nobody is there to tell of it
             ends[name] = sum(stats.max_offset for stats in admin.topic_stats(name).values())
         except NoRoute:  # deleted meanwhile
             continue

@@ -48,14 +48,20 @@ async def test_a_scripted_cluster_is_one() -> None:
 
 
 @asynccontextmanager
-async def of_three(answer_of_b: Answer) -> AsyncIterator[tuple[str, list[tuple[str, int]]]]:
-    """A registry and its brokers: `a` does all, `b` answers so, `c` has a slave alone. The address, and (broker, code) asked."""
+async def of_three(
+    answer_of_b: Answer, answer_of_a: Answer | None = None
+) -> AsyncIterator[tuple[str, list[tuple[str, int]]]]:
+    """A registry and its brokers: `a` does all, unless it answers so, `b` answers so, `c` has a slave alone. The address, and
+    (broker, code) asked.
+    """
     asked: list[tuple[str, int]] = []
 
     async def noted(name: str, command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
         asked.append((name, command.code))
         if name == "b":
             await answer_of_b(command, writer)
+        elif answer_of_a is not None and name == "a":
+            await answer_of_a(command, writer)
         else:
             told = {
                 "table": {"x": "1"},
@@ -154,6 +160,30 @@ async def test_a_look_may_be_partial(look: str) -> None:
             asked.clear()
             await LOOKS[look](admin)
             assert "b" not in {name for name, _ in asked}
+
+
+async def test_that_it_is_nowhere_is_not_said_while_one_is_missed() -> None:
+    """The refusal of one that has no such topic hid that another one could not be asked."""
+
+    async def known(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(command.reply(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")))
+
+    async with of_three(gone, known) as (address, _):
+        async with Admin(address) as admin:
+            with pytest.raises(ConnectionLost):
+                await admin.topic_stats("T")
+        async with Admin(address, partial=True) as admin:
+            with pytest.raises(BrokerRefused, match="no such topic"):
+                await admin.topic_stats("T")
+            assert "b" in admin.missed
+    async with of_three(known) as (address, _), Admin(address) as admin:  # deleted at one of them
+        await admin.topic_stats("T")
+        with pytest.raises(BrokerRefused, match="no such topic"):
+            await admin.groups_of("T")
+    async with of_three(gone, known) as (address, _), Admin(address, partial=True) as admin:
+        with pytest.raises(BrokerRefused, match="no such topic"):
+            await admin.groups_of("T")
+        assert "b" in admin.missed
 
 
 async def test_who_was_missed_is_asked_again_after_a_minute() -> None:

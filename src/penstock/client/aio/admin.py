@@ -200,15 +200,23 @@ class Admin(GroupAdmin):
             raise NoRoute(f"no broker has topic {topic!r}") from None
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
-        """How much every queue of a topic holds."""
+        """How much every queue of a topic holds. BrokerRefused where no broker has it (any more)."""
         route = await self._cluster.route(topic, fresh=True)
 
-        async def stats(address: str) -> list[tuple[MessageQueue, QueueStats]]:
-            table = pairs(await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+        async def stats(address: str) -> list[tuple[MessageQueue, QueueStats]] | str:
+            try:
+                table = pairs(await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic))
+            except BrokerRefused as refused:  # deleted there: name servers keep what they have heard
+                if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                return refused.remark
             return [(queue, _queue_stats(item)) for queue, item in table]
 
         answers = await self._each(stats, {broker: route.read_address(broker) or "" for broker in route.brokers})
-        return {queue: row for part in answers.values() for queue, row in part}
+        remarks = [part for part in answers.values() if isinstance(part, str)]
+        if remarks and len(remarks) == len(answers):
+            raise BrokerRefused(ResponseCode.TOPIC_NOT_EXIST, remarks[0])
+        return {queue: row for part in answers.values() if not isinstance(part, str) for queue, row in part}
 
     async def oldest_ms(self, topic: str) -> int | None:
         """When the oldest message of a log topic was stored; None when it holds none."""

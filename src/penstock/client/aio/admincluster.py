@@ -274,27 +274,49 @@ class ClusterAdmin:
         """What the masters, or these brokers, answer to a question, by name; they are asked side by side, each by its address.
         What one that cannot be reached would say is missing where this client is `partial`.
         """
+        found, missed = await self._answers(ask, brokers)
+        if missed and not self._partial:
+            raise next(iter(missed.values()))
+        return found
+
+    async def _answers(
+        self, ask: Callable[[str], Awaitable[T]], brokers: Mapping[str, str] | None = None
+    ) -> tuple[dict[str, T], dict[str, PenstockError]]:
+        """The same, and which do not answer, whether this client is `partial` or not; the error of the first where none does. A
+        refusal is raised: where one does not answer it is not known to be the last word, and `missed` says so.
+        """
         every = await self._by_name() if brokers is None else brokers
         asked = {name: address for name, address in every.items() if not self._is_left_alone(name)} or every
         answers = await asyncio.gather(*[told(ask, at) for at in asked.values()], return_exceptions=True)
         found: dict[str, T] = {}
         missed: dict[str, PenstockError] = {}
+        refused: list[PenstockError] = []
         for name, answer in zip(asked, answers, strict=True):
-            if self._partial and isinstance(answer, PenstockError) and (_is_away(answer) or _is_unknown(answer)):
-                missed[name] = answer
+            if isinstance(answer, PenstockError):
+                if _is_away(answer) or (self._partial and _is_unknown(answer)):
+                    missed[name] = answer
+                else:
+                    refused.append(answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
                 found[name] = answer
-        if missed and not found:
+        if missed and not found and not (refused and self._partial):
             raise next(iter(missed.values()))
+        if self._partial:
+            self._note(found, missed)
+        if refused:
+            raise refused[0] if self._partial or not missed else next(iter(missed.values()))
+        return found, missed
+
+    def _note(self, found: Iterable[str], missed: Mapping[str, PenstockError]) -> None:
+        """These brokers answered, and those did not."""
         for name in found:
             if name in self.missed and _is_away(self.missed[name]):
                 del self.missed[name]
         self.missed |= missed
         away = [name for name, error in missed.items() if _is_away(error)]
         self._missed_ms |= dict.fromkeys(away, self._cluster.clock.monotonic_ms())
-        return found
 
     def _is_left_alone(self, broker: str) -> bool:
         """Whether a broker is not asked now: it did not answer a moment ago."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,19 +56,21 @@ class GroupAdmin(QueueAdmin):
 
     async def groups(self) -> list[str]:
         """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
+        return sorted(set[str]().union(*(await self._each(self._groups_at)).values()))
 
-        async def known(address: str) -> set[str]:
-            settings = await self._own(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            offsets = await self._own(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-            committed = {key.rpartition("@")[2] for key in offsets.get("offsetTable") or ()}
-            return committed.union(settings.get("subscriptionGroupTable") or ())
-
-        return sorted(set[str]().union(*(await self._each(known)).values()))
+    async def _groups_at(self, address: str) -> set[str]:
+        settings = await self._own(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        offsets = await self._own(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        committed = {key.rpartition("@")[2] for key in offsets.get("offsetTable") or ()}
+        return committed.union(settings.get("subscriptionGroupTable") or ())
 
     async def check_group(self, group: str) -> None:
-        """NotFound when no broker knows the group."""
-        known = await self.groups()
+        """NotFound when no broker knows the group; one that does is enough, whoever else does not answer."""
+        told, missed = await self._answers(self._groups_at)
+        known = sorted(set[str]().union(*told.values()))
         if group not in known:
+            if missed and not self._partial:
+                raise next(iter(missed.values()))
             near = difflib.get_close_matches(group, known, 1)
             raise NotFound(
                 f"no broker knows a group {group!r}",
@@ -140,7 +142,9 @@ class GroupAdmin(QueueAdmin):
             found.update({group: len(of) for group, of in zip(some, members, strict=True)})
         return found
 
-    async def _connections(self, group: str) -> list[tuple[str, Json]]:
+    async def _connections(self, group: str, *, whole: bool = True) -> list[tuple[str, Json]]:
+        """What each broker says of a group's members; not `whole`: each that answers."""
+
         async def connected(address: str) -> list[tuple[str, Json]]:
             request = RemotingCommand(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
             answer = await self._cluster.call(address, request)
@@ -154,7 +158,8 @@ class GroupAdmin(QueueAdmin):
                 raise BrokerRefused(answer.code, answer.remark or "")
             return []
 
-        return [one for part in (await self._each(connected)).values() for one in part]
+        told = await self._each(connected) if whole else (await self._answers(connected))[0]
+        return [one for part in told.values() for one in part]
 
     async def _reads(self, address: str, group: str, client_id: str) -> tuple[MessageQueue, ...] | None:
         """What a member reads; None where it does not say so: one that hangs is just what people look for."""
@@ -210,37 +215,54 @@ class GroupAdmin(QueueAdmin):
     ) -> dict[MessageQueue, OffsetMove]:
         """What `reset_offset`, or with `offset` `set_offset`, would do now, by queue; nothing is changed. NoRoute."""
         route = await self._cluster.route(topic, fresh=True)
-        targets = await self._targets(route, start) if offset is None else await self._nearest(route, offset)
-        return {
-            queue: OffsetMove(await self._committed(group, queue), target) for queue, target in sorted(targets.items())
-        }
+
+        async def plan(broker: str) -> dict[MessageQueue, OffsetMove]:
+            targets = await (
+                self._targets(route, start, broker) if offset is None else self._nearest(route, offset, broker)
+            )
+            return {queue: OffsetMove(await self._committed(group, queue), target) for queue, target in targets.items()}
+
+        plans = await self._each(plan, {broker: broker for broker in _of_log(route)})
+        return dict(sorted((queue, move) for part in plans.values() for queue, move in part.items()))
 
     async def set_offset(self, group: str, topic: str, offset: int, *, new: bool = False) -> dict[MessageQueue, int]:
         """Commit an offset in every queue of a topic, or what is nearest to it there; the new offsets.
 
-        The group must be offline: BrokerRefused when it is not. NotFound as `reset_offset`.
+        The group must be offline: BrokerRefused when it is not. NotFound, NotEverywhere as `reset_offset`.
         """
         if not new:
             await self.check_group(group)
-        await self.check_offline(group)
-        moved = await self._nearest(await self._cluster.route(topic, fresh=True), offset)
-        for queue, target in moved.items():
-            await self._cluster.ask_queue(queue, requests.commit(group, queue, target))
-        return moved
+        await self._demand_offline(group)
+        route = await self._cluster.route(topic, fresh=True)
+
+        async def move(broker: str) -> dict[MessageQueue, int]:
+            targets = await self._nearest(route, offset, broker)
+            for queue, target in targets.items():
+                await self._cluster.ask_queue(queue, requests.commit(group, queue, target))
+            return targets
+
+        moved = await self._at_all(move, {broker: broker for broker in _of_log(route)})
+        return {queue: target for part in moved.values() for queue, target in part.items()}
 
     async def check_offline(self, group: str) -> None:
         """BrokerRefused when a consumer of the group is connected: its next commit, or heartbeat, would undo the change."""
-        if members := await self.group_members(group, queues=False):
-            said = f"group {group} has {len(members)} members connected, {members[0].client_id} one of them: stop them first"
+        await self._demand_offline(group, whole=True)
+
+    async def _demand_offline(self, group: str, *, whole: bool = False) -> None:
+        """The same, of the brokers that answer: a change that follows says which do not, and leaves those as they are."""
+        told = await self._connections(group, whole=whole)
+        if members := sorted({str(one.get("clientId")) for _, said in told for one in said.get("connectionSet") or ()}):
+            said = f"group {group} has {len(members)} members connected, {members[0]} one of them: stop them first"
             raise BrokerRefused(ResponseCode.SYSTEM_ERROR, said)
 
     async def delete_group(self, group: str) -> None:
         """Forget a group's settings and its committed offsets at every broker; its retry topic and dead letters stay.
 
-        NotFound for one that no broker knows; BrokerRefused while a consumer of it is connected.
+        NotFound for one that no broker knows; BrokerRefused while a consumer of it is connected; NotEverywhere when some brokers
+        do not answer: they know it still.
         """
         await self.check_group(group)
-        await self.check_offline(group)
+        await self._demand_offline(group)
 
         async def delete(address: str) -> None:
             ext = {"groupName": group, "removeOffset": "true"}
@@ -259,10 +281,8 @@ class GroupAdmin(QueueAdmin):
             found[queue] = await self._number(queue, request, "offset")
         return found
 
-    async def _nearest(self, route: Route, offset: int) -> dict[MessageQueue, int]:
-        if not route.brokers:
-            raise NoRoute(f"topic {route.topic!r} is no log topic: it has no offsets")
-        low, high = await self._targets(route, "first"), await self._targets(route, "last")
+    async def _nearest(self, route: Route, offset: int, broker: str) -> dict[MessageQueue, int]:
+        low, high = await self._targets(route, "first", broker), await self._targets(route, "last", broker)
         return {queue: max(low[queue], min(offset, high[queue])) for queue in low}
 
     async def _committed(self, group: str, queue: MessageQueue) -> int:
@@ -272,6 +292,13 @@ class GroupAdmin(QueueAdmin):
             return 0
         with making_sense(f"broker {queue.broker}"):
             return number(answer, "offset")
+
+
+def _of_log(route: Route) -> Iterable[str]:
+    """The brokers of a log topic. NoRoute where it is none."""
+    if not route.brokers:
+        raise NoRoute(f"topic {route.topic!r} is no log topic: it has no offsets")
+    return route.brokers
 
 
 def _row(item: Json) -> GroupStats:
