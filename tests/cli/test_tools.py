@@ -133,8 +133,8 @@ LOOKS = (
 
 
 @asynccontextmanager
-async def beside(broker: Broker, name: str, address: str) -> AsyncIterator[None]:
-    """Another broker is told to its registry; there is something of each kind in the first one."""
+async def beside(broker: Broker, name: str, address: str, *topics: str) -> AsyncIterator[None]:
+    """Another broker is told to its registry, with these log topics; there is something of each kind in the first one."""
     with Admin(broker.registry) as admin, Producer(broker.registry) as producer:
         admin.change_queue("seen", "add")
         admin.change_queue("seen", "add", channel="c")
@@ -142,8 +142,9 @@ async def beside(broker: Broker, name: str, address: str) -> AsyncIterator[None]
         admin.create_topic("read", 1)
         eventually(lambda: "read" in admin.topics())
         admin.set_offset("g", "read", 0, new=True)
+    table = {topic: {"topicName": topic, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for topic in topics}
     body = dumps(
-        {"topicConfigSerializeWrapper": {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": {}}}
+        {"topicConfigSerializeWrapper": {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": table}}
     )
     ext = {
         "brokerName": name,
@@ -171,6 +172,68 @@ async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
             assert done.stdout or words[0] in ("client", "delayed", "dlq") or words[1] == "info", words
         done = CliRunner().invoke(main, ["group", "lag", "perhaps-there", "-n", broker.registry])
         assert (done.exit_code, "not at broker gone: " in done.stderr, done.stdout) == (1, True, "")
+
+
+async def test_what_is_at_the_one_that_is_away_alone_ends_no_look_at_the_others(broker: Broker) -> None:
+    """`top` ended at the first topic of a broker that hung."""
+    async with beside(broker, "gone", "127.0.0.1:1", "read", "there"):
+        done = CliRunner().invoke(main, ["top", "--count", "1", "-n", broker.registry])
+        assert (done.exit_code, "not at broker gone: " in done.stderr) == (1, True), done.output
+        assert "read" in done.stdout
+        done = CliRunner().invoke(main, ["topic", "info", "read", "-n", broker.registry])
+        assert (done.exit_code, "not at broker gone: " in done.stderr) == (1, True), done.output
+        assert "broker-a" in done.stdout
+
+
+async def test_a_tail_beside_one_that_is_away_shows_what_the_others_have(broker: Broker) -> None:
+    """It showed nothing, and did not say which broker was missed."""
+    async with beside(broker, "gone", "127.0.0.1:1", "read", "there"):
+        with Admin(broker.registry) as admin, Producer(broker.registry) as producer:
+            producer.send(Message("read", b"of a log"), queue=admin.route("read").publish_queues()[0])
+            admin.change_queue("bare", "add", broker="broker-a")
+            producer.send(Message("bare", b"waits"))
+        run = ["--no-follow", "-n", broker.registry]
+        for words, shown in (
+            (["read", "--from", "first"], "of a log"),
+            (["read", "--from", "0"], "of a log"),
+            (["read", "--group", "g"], "of a log"),
+            (["seen", "-c", "c"], "x"),
+            (["bare"], ""),  # what waits for its first channel must not go with ours
+        ):
+            done = CliRunner().invoke(main, ["tail", *words, *run])
+            assert (done.exit_code, "penstock: not at broker gone: " in done.stderr) == (1, True), (words, done.output)
+            assert shown in done.stdout
+        done = CliRunner().invoke(main, ["tail", "read", "--from", "first", "--limit", "1", "-n", broker.registry])
+        assert (done.exit_code, done.stderr.count("not at broker gone: ")) == (1, 2)  # at once, and in the end
+        for words in (["tail", "there", *run], ["export", "read", "-n", broker.registry]):
+            done = CliRunner().invoke(main, words)
+            assert (done.exit_code, done.stdout) == (1, ""), (words, done.output)
+        with Admin(broker.registry, partial=True) as admin:
+            assert [row["body"] for row in admin.browse("bare")] == ["waits"]
+
+
+async def test_a_group_is_moved_and_forgotten_at_the_others(broker: Broker) -> None:
+    """That one broker could not be asked was all that was said, and nothing was done."""
+    async with beside(broker, "gone", "127.0.0.1:1", "read"):
+        with Admin(broker.registry, partial=True) as admin, Producer(broker.registry) as producer:
+            producer.send(Message("read", b"1"), queue=admin.route("read").publish_queues()[0])
+            for words in (
+                ["reset", "g", "read", "--to", "last"],
+                ["reset", "g", "read", "--to", "0"],
+                ["rm", "g", "--dry-run"],
+                ["reset", "g", "read", "--to", "last", "--dry-run"],
+                ["rm", "perhaps-there", "-y"],
+            ):
+                done = CliRunner().invoke(main, ["group", *words, "-n", broker.registry])
+                assert (done.exit_code, "not at broker gone: " in done.stderr) == (1, True), (words, done.output)
+                changes = words[0] == "reset" and "--dry-run" not in words
+                assert ("What is done stays done" in done.stderr) == changes
+                (row,) = admin.group_stats("g", "read").values()
+                assert row.committed == (row.max_offset if words[-1] == "last" else 0)
+            done = CliRunner().invoke(main, ["group", "rm", "g", "-y", "-n", broker.registry])
+            assert (done.exit_code, "not at broker gone: " in done.stderr) == (1, True), done.output
+            assert "What is done stays done" in done.stderr
+            assert "g" not in admin.groups()
 
 
 async def test_a_look_beside_a_broker_of_rocketmq(broker: Broker) -> None:

@@ -11,7 +11,7 @@ import re
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -24,11 +24,11 @@ from penstock.cli.messages import row_of
 from penstock.cli.rows import BadRow, Row, body_fields, row_of_browsed
 from penstock.cli.rows import row_of as whole_row
 from penstock.cli.sending import check_topic
-from penstock.cli.tools import NamedPath, opened, position, printable, with_json, with_registry
+from penstock.cli.tools import PARTLY, NamedPath, looking, opened, position, printable, with_json, with_registry
 from penstock.client.browsed import PIECE_BYTES, WentAway, browsed
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import selector_of
-from penstock.errors import NotFound
+from penstock.errors import ConnectionLost, NotEverywhere, NotFound, PenstockError, TimedOut
 from penstock.message import ReceivedMessage
 from penstock.wire.names import EPHEMERAL
 
@@ -93,43 +93,77 @@ def tail(registry: str, as_json: bool, topic: str, limit: int | None, follow: bo
         raise click.UsageError("give --group or --channel")
     tell = _printer(as_json, form)
     kind = check_topic(registry, topic, reads=True)
+    missed: dict[str, PenstockError] = {}
     reader: Messages
     if kind == "queue":
         if start != "last" or where or tags != "*":
             raise click.UsageError(f"{topic} is a queue topic: --from, --where and --tags are for log topics")
-        reader = _through_channel(registry, topic, channel or group, new, follow, limit)
+        reader = _through_channel(registry, topic, channel or group, new, follow, limit, missed)
     elif channel:
         raise click.UsageError(f"{topic} is a log topic: give --group, or read the channel with an NSQ client")
     elif group:
         if start not in ("first", "last"):
             raise click.UsageError("a group begins at first or last; `penstock group reset` moves it")
         reader = _in_group(
-            registry, topic, group, new, follow, limit, (tags, where, "first" if start == "first" else "last")
+            registry, topic, group, new, follow, limit, (tags, where, "first" if start == "first" else "last"), missed
         )
     else:
-        reader = _alone(registry, topic, (tags, where, start), follow, limit)
+        reader = _alone(registry, topic, (tags, where, start), follow, limit, missed)
     with suppress(KeyboardInterrupt, BrokenPipeError):  # it may come at any moment
         try:
             for found in reader:
                 tell(found)
         finally:
             reader.close()
+        if missed:
+            raise NotEverywhere(missed, PARTLY)
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------
 
 
-def _alone(registry: str, topic: str, chosen: tuple[str, str | None, str], follow: bool, limit: int | None) -> Messages:
-    """A log topic, without a group."""
+def _alone(
+    registry: str, topic: str, chosen: tuple[str, str | None, str], follow: bool, limit: int | None,
+    missed: dict[str, PenstockError] | None = None,
+) -> Messages:  # fmt: skip
+    """A log topic, without a group. Where `missed` is given, that of brokers that answer, and those that do not are put there."""
     tags, where, text = chosen
     offset = int(text) if text.isascii() and text.isdigit() else None
     goal = "first" if offset is not None else position(text, "--from")
     with penstock.PullConsumer(registry) as consumer:
-        for queue in consumer.assign(topic, tags=tags, where=where, start=goal):
-            if offset is not None:
-                low, high = consumer.offsets(queue)
-                consumer.seek(queue, min(max(low, offset), high))
+        away: dict[str, PenstockError] = {}
+        for queue in consumer.queues(topic):
+            if queue.broker in away:
+                continue
+            try:
+                consumer.assign(topic, tags=tags, where=where, start=goal, queues=[queue])
+                if offset is not None:
+                    low, high = consumer.offsets(queue)
+                    consumer.seek(queue, min(max(low, offset), high))
+            except (ConnectionLost, TimedOut) as error:
+                if missed is None:
+                    raise
+                away[queue.broker] = error
+        if missed is not None:
+            _leave_out(consumer, away)
+            _miss(away, missed, follow)
         yield from islice(_coming(consumer, follow), limit)
+
+
+def _leave_out(consumer: penstock.PullConsumer, away: dict[str, PenstockError]) -> None:
+    """Read nothing of these brokers. The error of the first where there are no others."""
+    if lost := [queue for queue in consumer.assignment if queue.broker in away]:
+        consumer.unassign(*lost)
+    if away and not consumer.assignment:
+        raise next(iter(away.values()))
+
+
+def _miss(away: Mapping[str, PenstockError], missed: dict[str, PenstockError], follow: bool) -> None:
+    """These brokers do not answer: it is said at the end, and at once where there is none."""
+    missed |= away
+    if follow:
+        for name, error in away.items():
+            click.echo(f"penstock: not at broker {name}: {printable(str(error))}", err=True)
 
 
 def _coming(consumer: penstock.PullConsumer, follow: bool) -> Iterator[ReceivedMessage]:
@@ -157,51 +191,56 @@ def _leave(consumer: penstock.PullConsumer, ends: dict[MessageQueue, int]) -> No
 
 def _in_group(
     registry: str, topic: str, group: str, new: bool, follow: bool, limit: int | None,
-    chosen: tuple[str, str | None, Literal["first", "last"]],
+    chosen: tuple[str, str | None, Literal["first", "last"]], missed: dict[str, PenstockError],
 ) -> Messages:  # fmt: skip
     """A log topic, as a member of a group."""
     tags, where, start = chosen
     if where is not None:
         selector_of(where)
     if not new:
-        with penstock.Admin(registry) as admin:
+        with looking(registry, missed) as admin:
             admin.check_group(group)
+        _miss(dict(missed), missed, follow)
     consumer = penstock.PushConsumer(group, registry, start=start, window_count=min(limit or 100, 100))
     consumer.subscribe(topic, tags, where=where)
     return _taken(consumer, follow, limit)
 
 
 def _through_channel(
-    registry: str, topic: str, channel: str | None, new: bool, follow: bool, limit: int | None
-) -> Messages:
+    registry: str, topic: str, channel: str | None, new: bool, follow: bool, limit: int | None,
+    missed: dict[str, PenstockError],
+) -> Messages:  # fmt: skip
     """A queue topic, through a channel."""
     if channel is None:
-        _check_spares(registry, topic)
+        _check_spares(registry, topic, missed)
         channel = f"tail{secrets.randbelow(1_000_000):06d}{EPHEMERAL[0].decode()}"
     elif not new:
-        check_channel(registry, topic, channel)
+        check_channel(registry, topic, channel, missed)
+    _miss(dict(missed), missed, follow)
     consumer = penstock.PushConsumer(channel, registry, kind="queue", in_flight_max=min(limit or 100, 100))
     consumer.subscribe(topic)
     return _taken(consumer, follow, limit)
 
 
-def _check_spares(registry: str, topic: str) -> None:
+def _check_spares(registry: str, topic: str, missed: dict[str, PenstockError]) -> None:
     """NotFound where a topic has no channel, and holds messages: they wait for the first one, and would go with ours."""
-    with penstock.Admin(registry) as admin:
+    with looking(registry, missed) as admin:
         if any(row["channels"] for row in admin.queue_topics(topic)):
             return
+        if admin.missed:  # it may hold some
+            raise NotFound(f"topic {topic!r} has no channel")
         if any(admin.browse(topic, state=state, limit=1) for state in ("ready", "deferred")):
             hint = f"`penstock peek {topic}` shows them; --channel NAME --new takes them, and keeps what is not shown."
             raise NotFound(f"topic {topic!r} has no channel yet, and its messages wait for the first one", hint)
 
 
-def check_channel(registry: str, topic: str, channel: str) -> None:
-    """NotFound when a topic has no such channel."""
-    with penstock.Admin(registry) as admin:
+def check_channel(registry: str, topic: str, channel: str, missed: dict[str, PenstockError] | None = None) -> None:
+    """NotFound when a topic has no such channel. Where `missed` is given, one broker that has it is enough."""
+    with penstock.Admin(registry) if missed is None else looking(registry, missed) as admin:
         known = {one["channel"] for row in admin.queue_topics(topic) for one in row["channels"]}
-    if channel not in known:
-        hint = f"`penstock channel ls {topic}` lists them; --new of `penstock tail` makes one."
-        raise NotFound(f"topic {topic!r} has no channel {channel!r}", hint)
+        if channel not in known:
+            hint = f"`penstock channel ls {topic}` lists them; --new of `penstock tail` makes one."
+            raise NotFound(f"topic {topic!r} has no channel {channel!r}", hint)
 
 
 def _taken(consumer: penstock.PushConsumer, follow: bool, limit: int | None) -> Messages:
