@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_a_full_disk_at_the_first_start_says_what_to_do(tmp_path: Path) -> None:
 
     with pytest.raises(DiskFull, match="free at least 8 MiB"):
         Side(tmp_path, files=Full())
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EFBIG, "raise the limit"), (errno.EDQUOT, "quota"), (errno.ENOSPC, "the disk of ")]
+)
+def test_a_limit_for_files_is_no_full_disk(tmp_path: Path, number: int, advice: str) -> None:
+    """With `ulimit -f` a start told of a full disk, and had somebody free some that was half empty."""
+
+    class Limited(Quick):
+        def write(self, fd: int, at: int, data: bytes) -> None:
+            raise DiskFull("no room") from OSError(number, os.strerror(number))
+
+    with pytest.raises(DiskFull, match=advice) as told:
+        Side(tmp_path, files=Limited())
+    assert ("the disk of" in str(told.value)) == (number == errno.ENOSPC)
 
 
 def test_young_is_what_lies_in_memory_still(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
 from penstock.disk.job import Job, Take, Takers
+from penstock.disk.refusals import at_start
 from penstock.errors import DiskFull, StoreError
 from penstock.limits import Limits, limits_of
 from penstock.log.checkpoint import write_abort
@@ -149,10 +150,7 @@ class Broker:
             return self._open()
         except DiskFull as error:
             self._let_go()
-            raise DiskFull(
-                f"the disk of {self.folder} is full, and a start has to write some small files: free at least 8 MiB there and "
-                f"start again ({error})"
-            ) from error
+            raise DiskFull(at_start(self.folder, error)) from error
         except BaseException:
             self._let_go()
             raise

@@ -50,3 +50,15 @@ class Refusals:
         """A write is refused, and the same bytes go through a mapping, whose room is taken: with each batch, perhaps."""
         if self.is_news("mapping"):
             log.error("a ready queue's write failed, it goes on through the mapping error=%s", error)
+
+
+def at_start(folder: object, error: StoreError) -> str:
+    """What stands against a start that finds no room for what it must write, and what to do."""
+    number = error.__cause__.errno if isinstance(error.__cause__, OSError) else errno.ENOSPC
+    if number == errno.EFBIG:
+        return (
+            f"a start has to write some small files in {folder}, and no file of this process may be so large: raise the limit "
+            f"(ulimit -f, LimitFSIZE) and start again ({error})"
+        )
+    what = f"this user's quota for {folder} is used up" if number == errno.EDQUOT else f"the disk of {folder} is full"
+    return f"{what}, and a start has to write some small files: free at least 8 MiB there and start again ({error})"
