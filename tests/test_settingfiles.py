@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import signal
@@ -18,7 +19,7 @@ from certificates import Certificate
 from penstock.access import usersfile
 from penstock.access.rights import LOOK_MS, Rights
 from penstock.broker.taking import secret_of as secret_of_set
-from penstock.config import BrokerConfig, load
+from penstock.config import BrokerConfig, load, sources
 from penstock.errors import ConfigError
 from penstock.security import Security, secret_of, security_of
 from penstock.settingfiles import FILE_BYTES_MAX, demand_file, whole
@@ -145,3 +146,21 @@ def test_a_certificate_that_becomes_a_named_pipe(
     tls.reload()
     assert tls.context is context
     assert "named pipe" in caplog.text
+
+
+def test_the_mark_that_editors_on_windows_put_first_is_no_setting(tmp_path: Path) -> None:
+    """TOML's own error was told of line 1, column 1, where nothing can be seen."""
+    file, secret = tmp_path / "x.toml", tmp_path / "secret"
+    for path, text in ((file, '[broker]\r\nlog_level = "debug"\r\n'), (secret, "key\r\n")):
+        path.write_bytes(codecs.BOM_UTF8 + text.encode())
+        path.chmod(0o600)
+    assert load(BrokerConfig, "broker", str(file), {}, {}).log_level == "debug"
+    assert "log_level" in sources("broker", str(file), {}, {})
+    assert secret_of(secret) == "key"
+    users = tmp_path / "users.toml"
+    users.write_bytes(codecs.BOM_UTF8)
+    users.chmod(0o600)
+    assert usersfile.read(users) == {}
+    users.write_bytes(b"\xff\xfe[\0")
+    with pytest.raises(ConfigError, match="cannot read"):
+        usersfile.read(users)

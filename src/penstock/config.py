@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.errors import ConfigError
 from penstock.limits import PORT_MAX, QUEUES_MAX, Limits
-from penstock.settingfiles import whole
+from penstock.settingfiles import text_of
 
 _SIZE = r"([0-9]{1,15})\s*(B|KiB|MiB|GiB|TiB|K|M|G|T)?"
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -366,7 +366,7 @@ def load(
         import tomllib
 
         try:
-            tables = tomllib.loads(whole(file).decode())
+            tables = tomllib.loads(text_of(file))
         except OSError as error:
             raise ConfigError(f"cannot read {file}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -397,7 +397,7 @@ def sources(
     if file:
         import tomllib
 
-        tables = tomllib.loads(whole(file).decode())
+        tables = tomllib.loads(text_of(file))
         found |= {name.replace("-", "_"): f"file {file}" for name in tables.get(section, {})}
         if section == "broker" and "topic" in tables:
             found["topic"] = f"file {file}"

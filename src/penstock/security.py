@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from penstock.errors import ConfigError
-from penstock.settingfiles import demand_file, whole
+from penstock.settingfiles import demand_file, text_of
 from penstock.wire import acl
 from penstock.wire.remoting import RemotingCommand
 
@@ -109,7 +109,7 @@ def secret_of(file: str | Path) -> str:
     path = Path(file)
     _check_owner(path)
     try:
-        return whole(path).decode().rstrip("\r\n")
+        return text_of(path).rstrip("\r\n")
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the secret in {path}: {error}") from None
 
@@ -128,7 +128,7 @@ def _of_file(path: Path) -> Security:
 
     _check_owner(path)
     try:
-        told = tomllib.loads(whole(path).decode())
+        told = tomllib.loads(text_of(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from None
     file = told.pop("secret_file", "")

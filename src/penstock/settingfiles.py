@@ -39,5 +39,12 @@ def whole(path: Path | str) -> bytes:
     return data
 
 
+def text_of(path: Path | str) -> str:
+    """The same as text. The byte order mark that editors on Windows put first says nothing of it. ConfigError, OSError,
+    UnicodeDecodeError.
+    """
+    return whole(path).decode("utf-8-sig")
+
+
 def _too_large(path: Path | str) -> ConfigError:
     return ConfigError(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")

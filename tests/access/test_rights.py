@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(rights_module, "whole", refused)
+        patch.setattr(rights_module, "text_of", refused)
         look(lambda: "Too many open files" in caplog.text)
         for _ in range(5):
             look(lambda: True)
@@ -178,7 +178,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_read_later(
     look(lambda: "gone" not in rights.users)
     assert len(rights.users) == 1 + len(many)
     with monkeypatch.context() as patch:
-        patch.setattr(rights_module, "whole", refused)
+        patch.setattr(rights_module, "text_of", refused)
         with pytest.raises(ConfigError, match=r"cannot read .*: Too many open files"):
             Rights(path)
 

@@ -15,7 +15,7 @@ from penstock.access import usersfile
 from penstock.access.plainacl import dump, parse, permission, read_acl
 from penstock.access.users import Right, User, Verb, check_address, check_name, check_secret
 from penstock.errors import ConfigError
-from penstock.settingfiles import whole
+from penstock.settingfiles import text_of
 
 Account = dict[str, object]
 _TEXTS = ("secretKey", "whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm")
@@ -96,7 +96,7 @@ def trust(path: Path, addresses: str) -> None:
 
 def _table(path: Path) -> Account:
     try:
-        return parse(whole(path).decode()) if path.exists() else {}
+        return parse(text_of(path)) if path.exists() else {}
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
 

@@ -28,7 +28,7 @@ from penstock.access.users import Right, User, Verb, address_matches, read_users
 from penstock.errors import BAD_SIGNATURE, NO_ADMIN, NO_RIGHT, NO_USER, ConfigError, Refused
 from penstock.faults import Told
 from penstock.limits import Limits
-from penstock.settingfiles import whole
+from penstock.settingfiles import text_of
 from penstock.wire.acl import ACCESS_KEY, is_signed
 from penstock.wire.remoting import RemotingCommand
 
@@ -60,7 +60,7 @@ def _read_file(path: Path) -> tuple[dict[str, User], tuple[str, ...]]:
     if path.stat().st_mode & 0o077:
         raise ConfigError(f"others can read {path}, which holds secrets", f"chmod 600 {path}")
     try:
-        text = whole(path).decode()
+        text = text_of(path)
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     try:

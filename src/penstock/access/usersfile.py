@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.access.plainacl import parse, read_acl
 from penstock.access.users import User, read_users, write_users
 from penstock.errors import ConfigError
-from penstock.settingfiles import whole
+from penstock.settingfiles import text_of
 
 MODE = 0o600
 
@@ -28,7 +28,7 @@ def is_plain_acl(path: Path) -> bool:
 def read(path: Path) -> dict[str, User]:
     """The users of either kind of file; none where there is no file. ConfigError."""
     try:
-        text = whole(path).decode()
+        text = text_of(path)
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
