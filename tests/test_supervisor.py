@@ -334,6 +334,15 @@ def test_a_start_is_ended_by_sigterm_and_not_by_sighup(tmp_path: Path) -> None:
     assert (process.returncode, said) == (0, "")
 
 
+def test_a_broker_that_somebody_has_halted_ends_with_the_others(tmp_path: Path) -> None:
+    """The end waited a minute for it, and it was killed then, with all that a stop writes undone."""
+    with up(tmp_path, 2) as one:
+        os.kill(one.pids[1], signal.SIGSTOP)
+        one.process.terminate()
+        one.process.wait(120)
+    assert "broker did not stop" not in sentences(tmp_path / "up.log")
+
+
 def test_sighup_is_heeded_by_those_that_start_again(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text("[broker]\nmax_topics = 100\n")

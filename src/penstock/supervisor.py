@@ -187,11 +187,12 @@ class Member:
         self.config = _as_found(config, self.config)
 
     async def stop(self) -> None:
-        """Have it stop as SIGTERM has it; killed after `STOP_S`."""
+        """Have it stop as SIGTERM has it, also where somebody has halted it; killed after `STOP_S`."""
         process = self._process
         if process is None or process.returncode is not None:
             return
         process.terminate()
+        process.send_signal(signal.SIGCONT)
         try:
             await asyncio.wait_for(process.wait(), STOP_S)
         except TimeoutError:
