@@ -186,6 +186,12 @@ class Member:
             process.stdin.write(_line(_as_found(config, self._begun_with)))
         self.config = _as_found(config, self.config)
 
+    def miss(self, error: ConfigError) -> None:
+        """The settings cannot be read, for this: its certificates it takes anew."""
+        process = self._process
+        if process is not None and process.returncode is None and process.stdin is not None:
+            process.stdin.write(json.dumps({"unread": f"{error} {error.hint}".rstrip()}).encode() + b"\n")
+
     async def stop(self) -> None:
         """Have it stop as SIGTERM has it, also where somebody has halted it; killed after `STOP_S`."""
         process = self._process
@@ -230,7 +236,7 @@ class Supervisor:
                 if not await _unless(stop, self._start(server)):
                     return
                 reloading = Reloading(server, (None, self._registry), lambda: (None, self._registry))
-                heed_hangup(partial(self._reload, reloading))
+                heed_hangup(partial(self._reload, server, reloading))
                 addresses = self._ready(server.addresses)
                 announce(addresses)
                 if self._beside is not None:
@@ -252,14 +258,19 @@ class Supervisor:
                     await self._engine.stop()
                 await asyncio.gather(*(member.stop() for member in self._members))
 
-    def _reload(self, reloading: Reloading) -> None:
-        """SIGHUP: read all settings again; here are the registry's, each broker is told its own and says what changed."""
-        configs: Sequence[BrokerConfig] = [member.config for member in self._members]
+    def _reload(self, server: Server, reloading: Reloading) -> None:
+        """SIGHUP: read all settings again; here are the registry's, each broker is told its own and says what changed. Where they
+        cannot be read all take their certificates anew, and nothing else.
+        """
         try:
             configs, registry = self._read()
             self._registry = _with_certificate(configs, registry)
         except ConfigError as error:
             log.error("settings not read, all stay as they were error=%s %s", error, error.hint)
+            server.renew()
+            for member in self._members:
+                member.miss(error)
+            return
         reloading.at_signal()
         for member, config in zip(self._members, configs, strict=True):
             member.take(config)
@@ -395,7 +406,8 @@ _INPUT, _LINE_MAX = 0, 1 << 24
 def member() -> None:
     """Run the broker whose settings are the first line of standard input, until that ends; another line has it take them."""
     hold_hangup()
-    config = newest = _config_of(_first_line())
+    newest = _first_line()
+    config = _config_of(newest)
     name = _name_of(config)
     rest = bytearray()
 
@@ -405,11 +417,11 @@ def member() -> None:
         *lines, last = bytes(rest).split(b"\n")
         rest[:] = last
         if lines:
-            newest = _config_of(lines[-1])
+            newest = lines[-1]
             os.kill(os.getpid(), signal.SIGHUP)
 
     try:
-        run(config, None, ends_with=_INPUT, log_as=name, read=lambda: (newest, None), told=told)
+        run(config, None, ends_with=_INPUT, log_as=name, read=lambda: (_config_of(newest), None), told=told)
     except PenstockError as error:
         failure = {"kind": type(error).__name__, "text": f"{name}: {error}", "hint": error.hint}
         print("failed", json.dumps(failure), flush=True)
@@ -418,7 +430,10 @@ def member() -> None:
 
 
 def _config_of(line: bytes) -> BrokerConfig:
+    """The settings that a line tells. ConfigError where it tells why there are none."""
     values = json.loads(line)
+    if "unread" in values:
+        raise ConfigError(values["unread"])
     return BrokerConfig(**{**values, "topic": tuple(values["topic"])})
 
 
