@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 _BEATS = 3  # in the time after which systemd takes a silent process for hung
 
@@ -47,9 +47,17 @@ class Notify:
         self.say("WATCHDOG=1")
         self._timer = loop.call_later(self.beat_s, self._beat, loop)
 
-    def reloading(self) -> None:
-        """Settings are being taken anew; `ready` follows."""
-        self.say("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+    def around(self, reload: Callable[[], None]) -> Callable[[], None]:
+        """The same, told: that settings are being taken anew, and when that is done."""
+
+        def told() -> None:
+            self.say("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+            try:
+                reload()
+            finally:
+                self.say("READY=1")
+
+        return told
 
     def stopping(self) -> None:
         """It ends."""

@@ -79,7 +79,8 @@ def take_settings_at_sighup(
     started it has, which knows where they come from.
     """
     reloading = Reloading(server, configs, read)
-    heed_hangup(reloading.at_signal)
+    notify = Notify() if by_request else Notify({})
+    heed_hangup(notify.around(reloading.at_signal))
     if server.broker is not None:
         server.broker.core.reload_with(
             (lambda: [change.row() for change in reloading.run()]) if by_request else _ask_who_started_it
@@ -174,7 +175,7 @@ def serve(
             while True:
                 async with server:
                     if server.renewable:
-                        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
+                        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, notify.around(server.renew))
                     if not server.again:
                         ready(server)
                         notify.ready()

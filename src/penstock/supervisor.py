@@ -236,7 +236,7 @@ class Supervisor:
                 if not await _unless(stop, self._start(server)):
                     return
                 reloading = Reloading(server, (None, self._registry), lambda: (None, self._registry))
-                heed_hangup(partial(self._reload, server, reloading))
+                heed_hangup(notify.around(partial(self._reload, server, reloading)))
                 addresses = self._ready(server.addresses)
                 announce(addresses)
                 if self._beside is not None:
