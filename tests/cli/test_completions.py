@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.conftest import Run
+from cli.test_tools import beside
 from penstock.cli.completions import SHELLS
 from penstock.cli.main import main
 from penstock.testing import Broker
@@ -47,6 +48,13 @@ def test_names(run: Run, broker: Broker) -> None:
     assert offered(broker.registry, "dlq", "redrive", "") == ["billing", "jobs.mail"]
     assert offered(broker.registry, "dlq", "redrive", "billing", "--to", "inv") == ["invoices"]
     assert offered(broker.registry, "import", "x", "--to", "inv") == ["invoices"]
+
+
+async def test_names_beside_a_broker_that_is_away(broker: Broker) -> None:
+    """One that did not answer took away the names that the others know."""
+    async with beside(broker, "gone", "127.0.0.1:1"):
+        assert offered(broker.registry, "channel", "info", "seen", "") == ["c"]
+        assert offered(broker.registry, "group", "lag", "g") == ["g"]
 
 
 def test_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def _ask(context: click.Context, what: str) -> list[str]:
     import penstock
 
     registry = str(context.params.get("registry") or os.environ.get("PENSTOCK_REGISTRY") or _registry())
-    with penstock.Admin(registry, timeout_s=TIMEOUT_S) as admin:
+    with penstock.Admin(registry, timeout_s=TIMEOUT_S, partial=True) as admin:
         # An option that lacks its value keeps click from reading the arguments: they are left as they are.
         topic = str(context.params.get("topic") or (context.args[0] if what == "channels" and context.args else ""))
         found: set[str] = set()
