@@ -11,6 +11,7 @@ import pytest
 
 from broker.queueside import Quick, Side
 from penstock.broker.broker import Broker
+from penstock.clock import FakeClock
 from penstock.errors import DiskFull, Locked, StoreError
 from penstock.log import checkpoint
 
@@ -80,6 +81,17 @@ def test_a_limit_for_files_is_no_full_disk(tmp_path: Path, number: int, advice: 
     with pytest.raises(DiskFull, match=advice) as told:
         Side(tmp_path, files=Limited())
     assert ("the disk of" in str(told.value)) == (number == errno.ENOSPC)
+
+
+def test_a_log_of_a_later_time_than_the_clock_has_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A first start before the clock was right gave all that came behind it the wrong time for years, without a word."""
+    for ahead_ms, said in ((0, False), (86_400_000, False), (0, True)):
+        side = Side(tmp_path, FakeClock(FakeClock().now_ms() + ahead_ms))
+        assert ("the log's last record is of a later time" in caplog.text) == said
+        topic = side.broker.topics.get(b"T") or side.broker.topics.create(b"T", 1, 1)
+        side.broker.sending.put(topic, 0, b"x", {}, born_host=bytes(8), born_ms=side.broker.now_ms)
+        side.turn(1)
+        side.close()
 
 
 def test_young_is_what_lies_in_memory_still(tmp_path: Path) -> None:

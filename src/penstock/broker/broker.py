@@ -51,6 +51,8 @@ from penstock.wire import record
 
 log = logging.getLogger("penstock.broker")
 
+_CLOCK_BEHIND_MS = 60_000  # less is put right by the clock's own synchronisation
+
 CLIENTS_EVERY_MS = 10_000
 
 
@@ -165,6 +167,7 @@ class Broker:
         self.tables.begin()
         self.transactions.load()
         self.time.update()
+        self._tell_clock()
         self.store.begin_turn(self.now_ms)  # a start appends, too, and the machine's clock may be another
         self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
         doubtful = recovery.power_cut or recovery.cut_before
@@ -177,6 +180,16 @@ class Broker:
         if of_a_set(self.config):
             self._open_repairs()
         return recovery
+
+    def _tell_clock(self) -> None:
+        """A log that a clock wrote that was ahead: its store times never decrease, and nobody else says why they stand."""
+        behind_ms = self.store.log.store_ms - self.now_ms
+        if behind_ms > _CLOCK_BEHIND_MS:
+            log.warning(
+                "the log's last record is of a later time than this machine's clock has, and what is stored before then gets "
+                "that time, too: look which is right behind_ms=%d",
+                behind_ms,
+            )
 
     def _open_repairs(self) -> None:
         """From here on readers wait for damaged records of which another node may have sound copies."""
