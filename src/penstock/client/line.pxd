@@ -32,6 +32,7 @@ cdef class TimedSocket:
 
 cdef class Line(TimedSocket):
     cdef object _security
+    cdef str _address
     cdef bint _signs, _short
     cdef bytes _rest
     cdef double _heard_s

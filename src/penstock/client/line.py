@@ -15,7 +15,7 @@ import cython
 from penstock.client.liveness import CONNECT_S, GONE, is_gone, keep_asking
 from penstock.client.plainsend import OPAQUES, PlainSend
 from penstock.client.results import SendReceipt
-from penstock.client.routes import MessageQueue
+from penstock.client.routes import MessageQueue, join_address
 from penstock.client.sentanswer import SentAnswer
 from penstock.errors import ConnectionLost, NotTrusted, TimedOut
 from penstock.security import PLAIN, Security
@@ -196,6 +196,7 @@ class Line(TimedSocket):
         doubt: Doubt | None = None,
     ) -> None:
         super().__init__(connect(address, timeout_s, security), timeout_s, doubt)
+        self._address = join_address(*address)
         self._security = security
         self._signs = bool(security.user)
         self._short = short
@@ -228,7 +229,7 @@ class Line(TimedSocket):
                 if answer.response and answer.opaque == send.opaque:
                     return answer
         except OSError as error:
-            raise _failure(error, f"no answer to request {words.SEND_MESSAGE_V2}", timeout_s) from error
+            raise self._failure(error, f"answer request {words.SEND_MESSAGE_V2}", timeout_s) from error
 
     def ask(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a request; errors as of `call`."""
@@ -246,7 +247,7 @@ class Line(TimedSocket):
                 if answer.response and answer.opaque == command.opaque:
                     return answer
         except OSError as error:
-            raise _failure(error, f"no answer to request {command.code}", timeout_s) from error
+            raise self._failure(error, f"answer request {command.code}", timeout_s) from error
 
     def next_answer(self, timeout_s: float) -> RemotingCommand:
         """The next answer on the line, whichever request it is to: of requests sent ahead they come in order."""
@@ -257,13 +258,13 @@ class Line(TimedSocket):
                 if answer.response:
                     return answer
         except OSError as error:
-            raise _failure(error, "no answer", timeout_s) from error
+            raise self._failure(error, "answer", timeout_s) from error
 
     def _write(self, frame: bytes | bytearray, code: int, timeout_s: float) -> None:
         try:
             self._send(frame, timeout_s)
         except OSError as error:
-            raise _failure(error, f"request {code} could not be sent", timeout_s) from error
+            raise self._failure(error, f"take request {code}", timeout_s) from error
 
     def _frame(self, deadline: float) -> tuple[int, bytes, bytes]:
         """(type of the header, header, body) of the next frame."""
@@ -306,11 +307,10 @@ class Line(TimedSocket):
         """
         return not self._rest and (monotonic_s() - self._heard_s < FRESH_S or silent(self._fd))
 
-
-def _failure(error: OSError, doing: str, timeout_s: float) -> TimedOut | ConnectionLost:
-    if isinstance(error, (BlockingIOError, TimeoutError)):
-        return TimedOut(f"{doing} within {timeout_s:.3g} s")
-    return ConnectionLost(f"connection broke: {error}")
+    def _failure(self, error: OSError, what: str, timeout_s: float) -> TimedOut | ConnectionLost:
+        if isinstance(error, (BlockingIOError, TimeoutError)):
+            return TimedOut(f"{self._address} did not {what} within {timeout_s:.3g} s")
+        return ConnectionLost(f"the connection to {self._address} broke: {error}")
 
 
 def connect(address: tuple[str, int], timeout_s: float, security: Security) -> socket.socket:
