@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from penstock.client.routes import Json, MessageQueue
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ClientError, ConfigError, PenstockError
 from penstock.spark.read.options import EARLIEST, LATEST, Positions, SourceOptions, moment_ms
 
 log = logging.getLogger(__name__)
@@ -409,6 +409,23 @@ def away(at: Offsets, known: Iterable[MessageQueue]) -> dict[str, list[str]]:
         if topic in topics:
             found.setdefault(broker, []).append(topic)
     return found
+
+
+def unnamed(at: Offsets, there: frozenset[MessageQueue]) -> frozenset[MessageQueue]:
+    """Queues that were read before and that their topic does not name now, though their broker has it: it was given fewer."""
+    places = {(queue.topic, queue.broker) for queue in there}
+    return frozenset(queue for queue in at.keys() - there if (queue.topic, queue.broker) in places)
+
+
+def unread(cluster: ClusterView, at: Offsets, queues: Iterable[MessageQueue]) -> Offsets:
+    """How many messages such queues hold behind what was read: their broker tells who asks by number."""
+    counts: Offsets = {}
+    for queue in sorted(queues):
+        try:
+            counts[queue] = cluster.offsets(queue)[1] - at[queue]
+        except ClientError as error:  # the topic was made anew without it, or the broker has gone
+            log.debug("%s cannot be asked about: %s", queue, error)
+    return {queue: count for queue, count in counts.items() if count > 0}
 
 
 def vanished(options: SourceOptions, at: Offsets, known: Iterable[MessageQueue]) -> frozenset[str]:

@@ -51,6 +51,7 @@ from penstock.spark.read import planning, samelog
 from penstock.spark.read.options import SourceOptions, demand_no_end, parse
 from penstock.spark.read.patience import FOUND, NONE_MATCHED, asked, fetch, patiently
 from penstock.spark.read.planning import Offsets, Range
+from penstock.spark.read.unseen import Unseen
 from penstock.spark.tools.plainly import all_plainly
 
 if TYPE_CHECKING:
@@ -446,8 +447,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.latest: Json | None = None
         self.planned: Json = {}  # the end offset that was given last
         self.shown: Offsets = {}  # what the group was last told
-        self.away: frozenset[str] = frozenset()  # brokers that are said to be away
-        self.vanished: frozenset[str] = frozenset()  # topics that are said to be nowhere
+        self.unseen = Unseen(options)
         self.batch_ms = 0  # monotonic time of the last batch
 
     def initialOffset(self) -> Json:
@@ -475,8 +475,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = None if start else self._begin()
         at = at if first is None else first
         known = self._known(at)
-        self._say_away(planning.away(at, known))
-        self._say_vanished(planning.vanished(self.options, at, known))
+        self.unseen.tell(connection(self.options), at, known)
         after = self._behind_losses(at, known)
         after |= samelog.resume(self.options, connection(self.options), start, known)
         reached = {**at, **after}
@@ -539,24 +538,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _seen(self) -> dict[MessageQueue, tuple[int, int]]:
         cluster = connection(self.options)
         return planning.bounds(cluster, planning.find_queues(cluster, self.options))
-
-    def _say_away(self, away: Mapping[str, list[str]]) -> None:
-        """Once, until others are away: a run that ends without what they hold would look like one that has read everything."""
-        for broker in sorted(away.keys() - self.away):
-            log.warning(
-                "broker %s is away: what it holds of %s is read when it is back", broker, ", ".join(away[broker])
-            )
-        self.away = frozenset(away)
-
-    def _say_vanished(self, vanished: frozenset[str]) -> None:
-        """The same of topics that a pattern names, which are not waited for."""
-        for topic in sorted(vanished - self.vanished):
-            log.warning(
-                "no broker has topic %s now: of one that was deleted the rest is lost, of one whose brokers are away it is"
-                " read when they are back",
-                topic,
-            )
-        self.vanished = vanished
 
     def _behind_losses(self, at: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
         """Where queues go on that have lost what comes next, or end before what was read already. `DataLoss`."""
