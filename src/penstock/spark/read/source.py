@@ -52,6 +52,7 @@ from penstock.spark.read.options import SourceOptions, demand_no_end, parse
 from penstock.spark.read.patience import FOUND, NONE_MATCHED, asked, fetch, patiently
 from penstock.spark.read.planning import Offsets, Range
 from penstock.spark.read.unseen import Unseen
+from penstock.spark.tools.aloud import speak
 from penstock.spark.tools.plainly import all_plainly
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from penstock.spark.read.localfiles import Segments
 
 log = logging.getLogger(__name__)
+speak()
 
 FLUSH_WAIT_S = 2.0
 WORTH_FILES = 1_000  # messages: fewer are fetched sooner than a file is opened and compared

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.spark.tools import java, plainly
+from penstock.spark.tools import aloud, java, plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,10 +161,14 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
     if SparkContext._gateway is None:
         global _jvm_words
         _jvm_words = tempfile.TemporaryFile(prefix="penstock-jvm-")  # noqa: SIM115  (lives as long as the JVM)
+        os.environ[aloud.ASKED] = "true"
         try:
             gateway = launch_gateway(conf, popen_kwargs={"stderr": _jvm_words})  # type: ignore[no-untyped-call]
         except PySparkException as error:
             raise _not_started(master, error) from None
+        finally:
+            del os.environ[aloud.ASKED]  # for the JVM and what it starts alone
+        aloud.Listener(_jvm_words.fileno()).start()
         try:
             SparkContext(conf=conf, gateway=gateway)
         except Exception as error:

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.staging import Sealed, Sender, SinkRun, StageClient, Stager
 from penstock.errors import ConfigError, PenstockError
 from penstock.security import Security
+from penstock.spark.tools.aloud import speak
 from penstock.spark.tools.plainly import all_plainly
 from penstock.spark.write import options as sinkoptions
 from penstock.spark.write.checkpoint import Checkpoint
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.spark.write.rows import RowEncoder
 
 log = logging.getLogger(__name__)
+speak()
 
 # Of a task whose batch was published before. Spark lets go of a worker that leaves rows unread, and starting one takes longer
 # than reading so many; more of them are not worth the reading.
