@@ -161,6 +161,20 @@ def test_a_certificate_of_an_authority_that_is_not_trusted_names_the_option(
             plainly(lambda: connection(readoptions.parse(given)).topics())()
 
 
+@pytest.mark.parametrize("server", ["required", "off"])
+def test_a_broker_that_has_tls_otherwise_names_the_option(
+    authority: Authority, server_certificate: Certificate, server: str
+) -> None:
+    """It only ends the connection: `closed by the peer`, and whether a broker was there at all, was all that was said."""
+    modes = {"remoting_tls": server, "registry_tls": server}
+    with Broker(**(server_certificate.settings if server == "required" else {}), **modes) as broker:
+        given = {"registry": broker.registry, "path": "t"}
+        if server == "off":
+            given |= {"tls": "true", "tlsCa": str(authority.cert)}
+        with pytest.raises(ConnectionLost, match=r"takes TLS alone, or none, .* the option tls$"):
+            plainly(lambda: connection(readoptions.parse(given)).topics())()
+
+
 def test_a_certificate_that_is_not_trusted_is_not_waited_for(
     authority: Authority,
     server_certificate: Certificate,

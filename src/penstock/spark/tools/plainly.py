@@ -33,7 +33,10 @@ HINTS = {
         "the option tlsCa names the file of the authorities that sign the servers' certificates; insecureSkipHostname is for"
         " certificates of other hosts"
     ),
-    "ConnectionLost": "is a broker there? the option registry says where; `penstock up` starts one",
+    "ConnectionLost": (
+        "is a broker there? the option registry says where; `penstock up` starts one. Of one that takes TLS alone, or none, the"
+        " connection ends: the option tls"
+    ),
     "TimedOut": "is the broker up and not too busy? what was done stands, and the same again goes on",
 }
 # `penstock.errors.NoRoute: sentence`, and the hint, which is indented by two.
