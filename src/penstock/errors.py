@@ -107,17 +107,19 @@ NO_USER = "No accessKey is configured"
 BAD_SIGNATURE = "Check signature failed for accessKey="
 NO_RIGHT = "No default permission for "
 NO_ADMIN = "Need admin permission for request code="
+OF_A_SLAVE = "this broker is a slave"  # how a refusal of what is the master's begins
 _DENIALS = (NO_USER, BAD_SIGNATURE, NO_RIGHT, NO_ADMIN, "No acl config for ", "E_UNAUTHORIZED", "E_AUTH_")
 
 
 class BrokerRefused(ClientError):
-    """The broker or registry answered with an error code. `denied`: this user may not."""
+    """The broker or registry answered with an error code. `denied`: this user may not; `of_slave`: its master may do it."""
 
     def __init__(self, code: int, remark: str):
         super().__init__(f"refused with code {code}: {remark}")
         self.code = code
         self.remark = remark
         self.denied = code in (1, 16) and any(text in remark for text in _DENIALS)
+        self.of_slave = remark.startswith(OF_A_SLAVE)
         # Code 1 is RocketMQ's word for many things; what it says of a name or a number will be so again.
         lasting = any(
             text in remark for text in ("The specified ", "is illegal", "illegal characters", "is not a number")

@@ -19,7 +19,8 @@ from penstock.client import reader, staging
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.staging import PlannedAnew, Sealed, SinkRun, StageClient, StagedLost, Stager
-from penstock.errors import BrokerRefused, ClientError, NoRoute, TimedOut
+from penstock.errors import OF_A_SLAVE, BrokerRefused, ClientError, NoRoute, Refused, TimedOut
+from penstock.fronts.requests import Requests
 from penstock.testing import Broker
 from penstock.wire.codes import PERM_READ, PERM_WRITE, RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
@@ -29,6 +30,8 @@ from ports import free_port
 
 if TYPE_CHECKING:
     from client.conftest import Cluster
+    from penstock.broker.clients import Peer
+    from penstock.fronts.requests.calls import Answer
 else:
     Cluster = object
 
@@ -195,6 +198,29 @@ def test_staging_and_publishing_go_on_over_restarts(tmp_path: Path) -> None:
         client.publish(RUN, 0, [sealed])
         client.close()
         assert contents(third.registry) == rows("a", 5) + rows("b", 5) + rows("c", 5)
+
+
+@pytest.mark.parametrize("code", ["STAGE_OPEN", "STAGE_APPEND", "STAGE_SEAL", "STAGE_PUBLISH"])
+def test_a_master_that_is_a_slave_now_is_not_asked_again(
+    broker: Broker, client: StageClient, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """Behind `ha switch` its connections end no sooner than it answers; each attempt of a task asked the same one, and failed."""
+    handle, asked, refused = Requests.handle, client.masters_now, 0
+    looks: list[int] = []  # when the registry was asked who is the master
+
+    def slave(self: Requests, session: Peer, request: RemotingCommand) -> Answer:
+        nonlocal refused
+        if request.code == RequestCode[code] and refused < 3:
+            refused += 1
+            raise Refused(f"{OF_A_SLAVE}; its master is away")
+        return handle(self, session, request)
+
+    monkeypatch.setattr(client, "masters_now", lambda: [looks.append(refused), asked()][1])
+    monkeypatch.setattr(Requests, "handle", slave)
+    client.publish(RUN, 0, [stage(client, RUN, 0, rows("a", 25))])
+    assert contents(broker.registry) == rows("a", 25)
+    assert refused == 3
+    assert looks[-1] == 3
 
 
 def test_a_run_that_is_over_learns_it(broker: Broker, client: StageClient) -> None:

@@ -441,7 +441,7 @@ def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:
 
 def _passing(error: ClientError) -> bool:
     if isinstance(error, BrokerRefused):
-        return error.code in _PASSING
+        return error.code in _PASSING or error.of_slave
     return isinstance(error, ConnectionLost | TimedOut | NoRoute) and not isinstance(error, NotTrusted)
 
 

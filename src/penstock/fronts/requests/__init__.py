@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import Peer
-from penstock.errors import Refused
+from penstock.errors import OF_A_SLAVE, Refused
 from penstock.fronts.requests.accounts import Accounts
 from penstock.fronts.requests.admin import Administration
 from penstock.fronts.requests.calls import Answer
@@ -73,5 +73,5 @@ class Requests:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
             )
         if self._broker.copies.following and request.code in MASTERS_WORK:
-            raise Refused(f"this broker is a slave; its master is {self._broker.copies.master or 'away'}")
+            raise Refused(f"{OF_A_SLAVE}; its master is {self._broker.copies.master or 'away'}")
         return method(session, request)
