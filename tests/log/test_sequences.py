@@ -81,6 +81,23 @@ def test_a_snapshot_holds_what_is_flushed_and_the_log_the_rest(sequences: Sequen
     assert sequences.take_job(400, 400, 99_000) is not None
 
 
+def test_a_table_that_does_not_change_has_its_place_written_down_all_the_same(sequences: Sequences) -> None:
+    """At a clean stop, and once a minute: else the next start would read all that the log has behind it."""
+    first = sequences.take_job(100, 100, 10_000)
+    assert first is not None
+    run_now([first], 10_000)
+    assert sequences.take_job(90_000, 90_000, 20_000) is None
+    late = sequences.take_job(90_000, 90_000, 80_000)
+    assert late is not None
+    run_now([late], 80_000)
+    assert reopened(sequences).position == 90_000
+    assert sequences.take_job(95_000, 95_000, 80_001) is None
+    at_the_stop = sequences.take_job(95_000, 95_000, 1 << 62)
+    assert at_the_stop is not None
+    run_now([at_the_stop], 80_001)
+    assert reopened(sequences).position == 95_000
+
+
 def test_a_snapshot_that_cannot_be_read_is_made_from_the_whole_log(sequences: Sequences) -> None:
     sequences.path.parent.mkdir()
     sequences.path.write_text(json.dumps({"position": 7, "producers": {P: [[1]]}}))

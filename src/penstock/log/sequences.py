@@ -24,6 +24,7 @@ from penstock.errors import Refused
 WINDOW = 32
 PRODUCERS_MAX = 8_192
 SNAPSHOT_MS = 5_000
+QUIET_MS = 60_000  # later, where nothing was added: all that the log has behind a snapshot is read again at the start
 SNAPSHOT_BYTES = 64 << 20
 ILLEGAL, TOO_OLD = 13, 77_006
 
@@ -168,7 +169,8 @@ class Sequences:
         """Write down what is flushed, now and then."""
         if self._running or self.position < 0 or self.position >= flushed:
             return None
-        if not (self._dirty and mono_ms >= self._due_ms) and flushed - self.position < SNAPSHOT_BYTES:
+        due_ms = self._due_ms if self._dirty else self._due_ms + QUIET_MS
+        if mono_ms < due_ms and flushed - self.position < SNAPSHOT_BYTES:
             return None
         self._running = True
         self._dirty = any(stored.end > flushed for window in self.by_producer.values() for stored in window.values())
