@@ -213,6 +213,9 @@ EPOCH = ha.Epoch(1, b"another.", 0)
         ({"written": 500, "epochs": (EPOCH,), "epoch": 1}, ha.WRONG_SET),
         ({"about": {"node": "a"}}, ha.WRONG_SET),
         ({"about": {}}, ha.WRONG_SET),
+        ({"about": {"node": "x" * 301}}, ha.WRONG_SET),
+        ({"about": {"node": "line\nbreak"}}, ha.WRONG_SET),
+        ({"about": {"node": ["x"]}}, ha.WRONG_SET),
         ({"segment_size": 1 << 30}, ha.WRONG_SEGMENTS),
         ({"epoch": 9}, ha.NEWER_EPOCH),
     ],
@@ -376,6 +379,28 @@ def test_a_start_outside_the_log(master: Broker, position: int) -> None:
     head, _ = peer.frame() or pytest.fail("closed")
     peer.send(ha.start(head.epoch, position))
     assert peer.frame() is None
+    peer.close()
+
+
+def test_a_slave_that_has_nothing_does_not_begin_at_the_end(master: Broker) -> None:
+    """It would be in sync at once, without a byte of what was acknowledged."""
+    fill(master, 3)
+    peer = opened(master, hello())
+    head, _ = peer.frame() or pytest.fail("closed")
+    at = end(master)
+    peer.send(ha.start(head.epoch, at) + haframe.ack(head.epoch, haframe.Ack(at, at, at, 1 << 30)))
+    assert peer.frame() is None
+    peer.close()
+    assert not master.call(lambda server: server.broker.copies.available)
+
+
+def test_what_a_slave_says_of_itself_is_kept_only_where_it_can_be_told_to_others(master: Broker) -> None:
+    fill(master, 3)
+    peer = opened(master, hello(about={"node": "n" * 300, "ha": "h" * 301, "remoting": 5}))
+    head, _ = peer.frame() or pytest.fail("closed")
+    peer.send(ha.start(head.epoch, 0))
+    eventually(lambda: master.call(lambda server: "n" * 300 in server.broker.copies.members))
+    assert "h" * 301 not in front_of(master).replica.peers.values()
     peer.close()
 
 

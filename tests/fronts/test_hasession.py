@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.broker.clock import BrokerClock
+from penstock.broker.replica import NAME_MAX, PEERS_MAX
 from penstock.clock import FakeClock
 from penstock.errors import WireError
 from penstock.fronts.hasession import BEAT_MS, OPENING_BYTES_MAX, SILENT_MS, HaSession
+from penstock.log.epochs import EPOCHS_MAX
 from penstock.wire import ha, haframe, hawords
+from penstock.wire.fastjson import JsonObject
 
 
 class Front:
@@ -67,6 +70,15 @@ def test_a_stranger_sends_nothing_large_and_nothing_to_be_passed_over() -> None:
     session.trusted = True
     session.feed(bytearray(skipped[4:]), len(skipped) - 4)
     assert session.seen == []
+
+
+def test_the_longest_opening_that_a_node_of_ours_has_is_let_through() -> None:
+    """A thousand epochs, and of a master the names and addresses of a hundred nodes."""
+    epochs = tuple(ha.Epoch(n, b"8 bytes.", n) for n in range(EPOCHS_MAX))
+    names = {f"{n:0{NAME_MAX}}": f"{n:0{NAME_MAX}}" for n in range(PEERS_MAX + 1)}
+    about: JsonObject = {"masterAddr": "m" * NAME_MAX, "node": "n" * NAME_MAX, "peers": names}
+    told = ha.Accept(bytes(16), bytes(8), 0, 0, 0, 0, 0, epochs, about)
+    assert len(ha.accept(told, 1, b"", bytes(16))) <= OPENING_BYTES_MAX
 
 
 def test_silence_and_beats() -> None:

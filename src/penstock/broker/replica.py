@@ -30,16 +30,26 @@ from penstock.wire.hawords import FRAME_BYTES_MAX
 log = logging.getLogger("penstock.broker")
 
 PEERS_MAX = 100
+NAME_MAX = 300  # letters of a node's name, and of each of its addresses: whoever follows is told all of them
+NAMED = f"{NAME_MAX} letters at most, all of them printable"
 COPIED_BYTES_MAX = FRAME_BYTES_MAX - (1 << 20)  # of a body: there are its properties, too, and the frame
 NO_SET = bytes(ID_BYTES)
 
 _CONFIRMED = struct.Struct(">qI")
 
 
+def said(about: JsonObject, word: str) -> str:
+    """What a node says of itself, its name or an address; empty where that is none."""
+    value = about.get(word)
+    return value if isinstance(value, str) and len(value) <= NAME_MAX and value.isprintable() else ""
+
+
 def check_role(config: BrokerConfig) -> BrokerConfig:
     """The settings with the broker's place in its set. ConfigError where they make no sense."""
     if config.role not in ("master", "slave"):
         raise ConfigError(f"role cannot be {config.role!r}", "It is master or slave.")
+    if len(config.node) > NAME_MAX or not config.node.isprintable():
+        raise ConfigError("node cannot be a name like that", f"It has {NAMED}.")
     if config.level not in LEVELS:
         raise ConfigError(f"level cannot be {config.level!r}", f"It is one of {', '.join(LEVELS)}.")
     if config.ha_port >= 0 and not is_loopback(config.ha_host or config.host) and not config.ha_secret_file:

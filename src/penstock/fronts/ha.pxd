@@ -19,7 +19,7 @@ cdef class MasterSession(HaSession):
     cdef object _level
     cdef dict _about
     cdef list _unacknowledged
-    cdef long long _told, _sent_ms
+    cdef long long _told, _sent_ms, _cut_to
     cdef bint _said_in_sync, _hurried
 
     cdef bytes _proved(self, Head head, bytearray owner)

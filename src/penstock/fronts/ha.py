@@ -17,7 +17,7 @@ from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.mirrors import Sender
 from penstock.broker.nsq.mirror import ChannelNews
-from penstock.broker.replica import NO_SET, Replica
+from penstock.broker.replica import NAMED, NO_SET, Replica, said
 from penstock.broker.taking import Tables, ends_untold, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
 from penstock.errors import StoreError, WireError
@@ -71,6 +71,7 @@ class MasterSession(HaSession):
         self.tables = Tables(front.broker)
         self.sender: Sender | None = None  # of staged rows, to a slave that keeps them
         self.channels = ChannelNews(front.broker.queueing.registry, self.store)
+        self._cut_to = -1  # so far is its log ours
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
@@ -132,7 +133,7 @@ class MasterSession(HaSession):
 
     def _hello(self, told: ha.Hello) -> None:
         replica, store = self.front.replica, self.store
-        node, address = str(told.about.get("node", "")), str(told.about.get("remoting", ""))
+        node, address = said(told.about, "node"), said(told.about, "remoting")
         self._level = logging.DEBUG if told.about.get("asks") else logging.ERROR
         begin, end = store.min_position, store.end_position
         empty = told.written == told.begin == 0
@@ -143,7 +144,9 @@ class MasterSession(HaSession):
             return self._refuse(ha.NOT_MASTER, "this broker is a slave itself", self.front.followed_at)
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
-        if node == replica.node or not node:
+        if not node:
+            return self._refuse(ha.WRONG_SET, f"its name is none that a node can have: set `node` ({NAMED})")
+        if node == replica.node:
             return self._refuse(ha.WRONG_SET, f"it calls itself {node!r}, as the master does: set `node`")
         if not told.about.get("asks") and self.front.has_other(node, (told.store_id, address)):
             return self._refuse(ha.WRONG_SET, f"another slave, which is connected, calls itself {node!r}: set `node`")
@@ -163,12 +166,12 @@ class MasterSession(HaSession):
             return self._refuse(
                 ha.BEHIND, f"its log is the master's up to {cut_to}, and the master's begins at {begin}"
             )
-        self.peer = {node: str(told.about.get("ha", ""))}
+        self.peer = {node: said(told.about, "ha")}
         self.member = Member(
             node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss,
             keeps_not="" if told.about.get("spools") is True else KEEPS_NOT,
         )  # fmt: skip
-        self._about, self.who = told.about, (told.store_id, address)
+        self._about, self.who, self._cut_to = told.about, (told.store_id, address), cut_to
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
@@ -191,8 +194,8 @@ class MasterSession(HaSession):
     def _start(self, position: int) -> None:
         store, member = self.store, self.member
         assert member is not None
-        if not store.min_position <= position <= store.end_position:
-            raise WireError(f"a slave that wants to begin at {position}")
+        if position != self._cut_to or position < store.min_position:
+            raise WireError(f"a slave that wants to begin at {position}, and shares the log up to {self._cut_to}")
         self.front.replica.note_peers(self.peer)
         self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)

@@ -29,7 +29,8 @@ BEAT_MS = 500
 PACE_MS = 5  # what nobody waits for is said so late, with what has come meanwhile
 SILENT_MS = 10_000  # then the connection is dead
 LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
-OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
+# Of a frame before the peer has proved who it is: a thousand epochs (20 KB) and, of a master, the addresses of a hundred nodes.
+OPENING_BYTES_MAX = 1 << 17
 JOINED_BYTES_MAX = 16 << 10  # more is written from where it lies
 
 
