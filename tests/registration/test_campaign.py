@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import time
 from base64 import b64encode
@@ -16,7 +17,7 @@ from client.test_staging import contents, stage
 from etcd_parts import ElectedSet, Etcd, Forwarder
 from fronts.raw_peer import RawPeer
 from fronts.remoting.test_sending import FailingDisk
-from ha_parts import SMALL, log_bytes, record_in
+from ha_parts import SMALL, Process, log_bytes, record_in
 from penstock.client.results import SendStatus
 from penstock.client.staging import SinkRun, StageClient
 from penstock.disk.files import Files
@@ -618,6 +619,58 @@ def test_places_change_by_word_and_what_is_refused(pair: ElectedSet) -> None:
     assert pair.state()["master"] == new
     pair.in_sync()
     assert acknowledged(pair.send(range(3)))
+
+
+def test_a_master_whose_folder_is_an_older_copy_leaves_the_place_to_the_slave_that_has_more(pair: ElectedSet) -> None:
+    """Its name, its epoch and its loss number are those of the master that was killed; its log is not."""
+    old = pair.master()
+    new = next(iter(set("ab") - {old}))
+    pair.send(range(20))
+    folder = pair.nodes[old].folder
+    shutil.copytree(folder, folder.with_name("copy"))
+    wanted = acknowledged(pair.send(range(20, 60)))
+    assert len(wanted) == 40
+    pair.nodes[old].kill()
+    shutil.rmtree(folder)
+    folder.with_name("copy").rename(folder)
+    pair.nodes[old].start()
+    eventually(lambda: pair.state()["master"] == new, 60, "the older copy is the master, or nobody is")
+    pair.in_sync()
+    assert pair.nodes[old].says("its folder is an older one") == 1
+    pair.holds(wanted)
+    pair.same_logs()
+
+
+def test_a_copy_of_the_slave_s_folder_that_the_master_has_refused_does_not_stand_in_its_name(pair: ElectedSet) -> None:
+    """The engine knows a node by its name and its loss number, and a copy has both."""
+    old = pair.master()
+    new = next(iter(set("ab") - {old}))
+    slave = pair.nodes[new]
+    slave.stop()
+    shutil.copytree(slave.folder, slave.folder.with_name("copy"))
+    slave.start()
+    pair.in_sync()
+    copy = Process("broker", slave.folder.with_name("copy"), slave.folder.with_name("copy.log"))
+    copy.words += [word for word in slave.words if word.startswith("--set") or "=" in word]
+    copy.words += ["--set", f"ha_port={free_port()}", "--set", f"remoting_port={free_port()}"]
+    try:
+        copy.start()
+        eventually(lambda: copy.says("the master refuses this slave") == 1)
+        wanted = acknowledged(pair.send(range(20)))
+        assert len(wanted) == 20
+        pair.nodes[old].kill()
+        slave.kill()
+        eventually(lambda: copy.says("its master has refused it, so it is not the node that was in sync") == 1)
+        assert copy.says("granted") == 0
+        slave.start()
+        assert pair.master() == new
+        pair.nodes[old].start()
+        pair.in_sync()
+        pair.holds(wanted)
+        assert copy.says("granted") == 0
+    finally:
+        copy.stop()
+    pair.same_logs()
 
 
 def test_a_node_that_was_not_in_sync_waits_for_the_one_that_was(pair: ElectedSet) -> None:

@@ -155,6 +155,21 @@ async def test_a_master_that_is_alone_in_its_set_comes_back_after_a_power_cut(no
     assert a.election.term.state.epoch == 2
 
 
+async def test_the_folder_of_a_slave_does_not_stand_as_the_master_that_was_alone(
+    nodes: list[Node], tmp_path: Path, real: RealEtcd
+) -> None:
+    """It has seen the same epoch, and perhaps not all of it: led it has another folder."""
+    a, _, _ = nodes
+    await found(a)
+    (tmp_path / "swapped").mkdir()
+    other = Node(tmp_path / "swapped", "a", real.setting)
+    other.follow(a)
+    await a.election.resign("killed")
+    assert "its folder is not the one that was in sync" in await other.why_not()
+    assert await a.why_not() == ""
+    await other.election.close()
+
+
 async def test_a_node_that_lost_its_end_is_not_taken_in_by_its_former_session(nodes: list[Node]) -> None:
     a, b, _ = nodes
     await found(a)

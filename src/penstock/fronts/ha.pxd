@@ -50,6 +50,7 @@ cdef class HaFront:
     cdef readonly LogStore store
     cdef readonly BrokerClock time
     cdef readonly str address, ha_address, followed_at
+    cdef public str refused
     cdef readonly object newer
     cdef readonly bytes secret
     cdef readonly set sessions

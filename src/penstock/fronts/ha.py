@@ -393,6 +393,7 @@ class HaFront:
         self.sessions: set[HaSession] = set()
         self.free_bytes = 0
         self.copying = status.OK  # a code of `log.status`
+        self.refused = ""  # why its master has not let it follow; empty: it has, or was not asked
         self._due_ms = 0
         self._worked_ms, self._worked_to = (
             -PACE_MS,
@@ -512,10 +513,13 @@ class HaFront:
             self._renumbered()
 
     def has_other(self, node: str, who: tuple[bytes, str]) -> bool:
-        """Whether a slave of this name follows that is another one: two machines with one host name, or a folder and its copy."""
+        """Whether a slave of this name follows that is another one: two machines with one host name, or a folder and its copy.
+        One that has said nothing for so long that it is not in sync is away: this may be that one, at another address.
+        """
         return any(
             isinstance(session, MasterSession) and session.feeder is not None and not session.closing
             and session.peer.keys() == {node} and session.who != who
+            and self.time.mono_ms - session.heard_ms <= self.broker.config.ha_in_sync_ms
             for session in self.sessions
         )  # fmt: skip
 

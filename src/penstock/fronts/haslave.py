@@ -42,6 +42,7 @@ _UNANSWERED = (
     "the master has ended the connection without a word, as where ha_secret_file is another one: its log says why"
 )
 _SECRET_WANTED = "the master wants a secret: set ha_secret_file"
+_NOT_THE_ONE = (ha.WRONG_SET, ha.DIVERGED, ha.BEHIND)  # its log is another one's, or an older copy, or its name is
 UNSAID_BYTES_MAX = 1 << 20  # are acknowledged at once: the master has a window
 
 
@@ -56,6 +57,7 @@ class SlavesFront(SessionsFront, Protocol):
     ha_address: str
     free_bytes: int
     copying: int
+    refused: str
     told: Told
 
     def note_copying(self, outcome: int) -> bool:
@@ -185,6 +187,8 @@ class SlaveSession(HaSession):
             self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
             if not self.not_master:
                 self.copies.note_orphan(f"the master refuses this slave: {text}", by="master")
+            if reason in _NOT_THE_ONE:
+                self.front.refused = f"its master has refused it, so it is not the node that was in sync: {text}"
             if self._is_news(f"refused {reason}"):
                 level = logging.INFO if self.not_master else logging.ERROR
                 log.log(level, "the master refuses this slave peer=%s code=%d reason=%s", self.remote, reason, text)
@@ -240,6 +244,7 @@ class SlaveSession(HaSession):
     def _follows(self) -> None:
         """Whatever kept this node from following its master is over."""
         self.front.told.over()
+        self.front.refused = ""
         self.copies.note_orphan("", by="master")
 
     def _say_follows(self, written: int) -> None:

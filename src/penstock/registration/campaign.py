@@ -27,6 +27,7 @@ log = logging.getLogger("penstock.ha")
 
 POLL_S = 0.25
 COMPARE_S = 0.2  # those who stand tell each other how far they are
+RETURN_S = 0.6  # who was the master last waits so long for the others, which hear only now that its place is empty
 RANK_S = 1.0  # so long each leaves the place to a better one
 HEIR_S = 3.0  # and to the one it was given to
 DEMAND_S = 10.0  # so long does a node try to do what a person said
@@ -136,10 +137,14 @@ class Campaign:
             else:
                 self._front.broker.copies.note_orphan("")
                 self._link.follow(view.seat.ha)
+                if not self._front.mastership.following_now and view.state and election.node in view.state.in_sync:
+                    await self._tell_end()  # a master that comes back knows then that its folder is not an older one
             return False
         self._empty_since = self._empty_since or now_s
         forced = self._demanded and self._accept_loss
-        why = election.may_stand(view, replica) or ("" if self._demanded else election.rests(view))
+        why = election.may_stand(view, replica) or (
+            "" if self._demanded else self._front.refused or election.rests(view)
+        )
         if why and not (forced or (self._demanded and view.state is None)):
             self._note(why)
             return False
@@ -152,8 +157,10 @@ class Campaign:
         front, store, election = self._front, self._store, self._election
         if cutting.intended(front.broker.files, front.broker.folder) is not None:
             return False
-        if not forced and front.broker.time.clock.monotonic_ms() < election.bound_ms(view):
+        bound_ms = election.bound_ms(view)
+        if not forced and front.broker.time.clock.monotonic_ms() < bound_ms:
             self._note("it has promised its former master not to stand yet, or may have")
+            await self._tell_end()
             return False
         self._link.follow("")
         front.leave_master()
@@ -176,15 +183,33 @@ class Campaign:
         others = state.in_sync.keys() - {state.master, election.node}
         if not others or state.heir == election.node:
             return False
-        mine = self._front.replica.epoch, self._store.end_position
-        await election.tell_end(*mine)
-        await asyncio.sleep(COMPARE_S)
+        mine = await self._tell_end()
+        await asyncio.sleep(RETURN_S if state.master == election.node else COMPARE_S)
         standing = (await election.look()).standing
+        if state.master == election.node and self._is_older(mine, [standing[n] for n in others if n in standing]):
+            return True
         rank = sum((standing[n], election.node) > (mine, n) for n in others if n in standing)
         if rank:
             await asyncio.sleep(RANK_S * rank)
             return (await election.look()).seat is not None
         return False
+
+    async def _tell_end(self) -> tuple[int, int]:
+        """Say how far this node is to those who stand, and here. EngineAway."""
+        mine = self._front.replica.epoch, self._store.end_position
+        await self._election.tell_end(*mine)
+        return mine
+
+    def _is_older(self, mine: tuple[int, int], others: list[tuple[int, int]]) -> bool:
+        """Whether this node, which was the master last, has less than one that was in sync: its folder is an older copy, then.
+        The other one, which may have promised not to stand yet, goes first.
+        """
+        older = max(others, default=mine) > mine
+        if older:
+            self._note(
+                "it was the master, and a node in sync has more: its folder is an older one than that of the master"
+            )
+        return older
 
     def _seat(self, epoch: int) -> Seat:
         front = self._front

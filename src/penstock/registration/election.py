@@ -80,6 +80,12 @@ class Unmade:
         return f"reached, and makes no change: {self._why}" if lately else "reached"
 
 
+def is_newest(replica: Replica, state: SetState) -> bool:
+    """Whether the newest epoch that this node's log has seen is the one that the engine holds."""
+    last = newest(replica.epochs)
+    return last is not None and last.number == state.epoch and last.tag.hex() == state.tag
+
+
 class Election:
     """See the module. `start` before use."""
 
@@ -339,11 +345,13 @@ class Election:
         if self.node not in state.in_sync:
             able = ", ".join(sorted(state.in_sync))
             return f"it was not in sync: {able} may be the master; or penstock ha promote --accept-loss"
-        last = newest(replica.epochs)
-        if len(state.in_sync) == 1 and last is not None and last.number == state.epoch and last.tag.hex() == state.tag:
+        if len(state.in_sync) == 1 and replica.led and is_newest(replica, state):
             return ""  # what a power cut took from it, nobody was promised
         if state.in_sync[self.node] != replica.loss:
-            return "its log may have lost its end in a power cut; penstock ha promote --accept-loss"
+            return (
+                "its log may have lost its end in a power cut, or its folder is not the one that was in sync; "
+                "penstock ha promote --accept-loss"
+            )
         return ""
 
     def rests(self, view: View) -> str:
