@@ -107,6 +107,9 @@ def test_a_dry_run_says_who_would_lead(tmp_path: Path) -> None:
         plain = CliRunner().invoke(ha, ["switch", "--dry-run", "--registry", registry]).output
         assert plain.startswith(f"{slave} would be the master of ")
         assert CliRunner().invoke(ha, ["switch", "--to", "x", "--dry-run", "--registry", registry]).exit_code != 0
+        for words in (("--broker", "zz"), ("--broker", "zz", "--to", str(slave))):
+            nobody = CliRunner().invoke(ha, ["switch", *words, "--registry", registry])
+            assert "no node of a replica set is registered as zz" in str(nobody.exception)
         assert next(row["node"] for row in status(registry) if row["role"] == "master") == master
         assert asked("switch")["node"] == slave
         process.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import socket
 import threading
@@ -22,6 +23,7 @@ from penstock.broker.taking import secret_of
 from penstock.config import BrokerConfig
 from penstock.errors import BrokerRefused, ConfigError, Refused
 from penstock.fronts.ha import HaFront
+from penstock.registration import replication
 from penstock.testing import Broker
 from penstock.wire import ha, haframe, hawords
 from ports import free_port, staying
@@ -568,6 +570,65 @@ def test_a_slave_that_is_told_to_follow_itself_says_so(tmp_path: Path, caplog: p
         eventually(lambda: any("follow itself" in message for message in caplog.messages))
         [row] = slave.call(lambda server: list(server.broker.copies.rows(server.broker.mono_ms)))
         assert "follow itself" in row["why_not"]
+
+
+def test_a_slave_that_is_told_to_follow_itself_by_another_name_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    with Broker(tmp_path, role="slave", ha_master=f"localhost:{port}", ha_port=port) as slave:
+        eventually(lambda: any("follow itself" in message for message in caplog.messages))
+        [row] = slave.call(lambda server: list(server.broker.copies.rows(server.broker.mono_ms)))
+        assert "follow itself" in row["why_not"]
+    assert [line.levelname for line in caplog.records if "follow itself" in line.getMessage()] == ["WARNING"]
+
+
+def test_slaves_that_follow_each_other_say_so(
+    tmp_path: Path, secret: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a change of the master some ask a slave, for a moment: that is told as no fault."""
+    monkeypatch.setattr(replication, "ASTRAY_S", 0.5)
+    ports = [free_port(), free_port()]
+
+    def slave(n: int) -> Broker:
+        return Broker(
+            tmp_path / str(n), role="slave", ha_master=f"127.0.0.1:{ports[1 - n]}", ha_port=ports[n], ha_secret_file=secret,
+            node=f"n{n}", registry_port=-1, lookup_port=-1, lookup_http_port=-1, **staying("remoting", "nsq", "http"),
+        )  # fmt: skip
+
+    with slave(0) as one, slave(1):
+        eventually(lambda: sum("nobody it knows is the master" in message for message in caplog.messages) == 2)
+        [row] = one.call(lambda server: list(server.broker.copies.rows(server.broker.mono_ms)))
+        assert "nobody it knows is the master" in row["why_not"]
+
+
+def test_a_slave_says_why_it_may_lack_what_was_acknowledged(master: Broker, tmp_path: Path, secret: str) -> None:
+    """So `penstock ha promote --dry-run` knows."""
+    fill(master, 5)
+
+    def lacks(slave: Broker) -> object:
+        [row] = slave.call(lambda server: list(server.broker.copies.rows(server.broker.mono_ms)))
+        return row.get("may_lack", "")
+
+    with slave_of(tmp_path, master.addresses["ha"], secret) as slave:
+        eventually(lambda: lacks(slave) == "")
+    with slave_of(tmp_path, f"127.0.0.1:{free_port()}", secret, "c") as other:
+        assert "was not in sync" in str(lacks(other))
+
+
+def test_a_slave_that_comes_again_and_again_is_told_of_once(master: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.ha")
+    replica = front_of(master).replica
+    for number in range(4):
+        fill(master, 1)
+        at = end(master)  # it begins elsewhere each time
+        peer = opened(master, hello(set_id=replica.set_id, epochs=replica.epochs, epoch=1, written=at))
+        head, _ = peer.frame() or pytest.fail("closed")
+        peer.send(ha.start(head.epoch, at))
+        eventually(lambda: master.call(lambda server: server.broker.copies.members))
+        peer.close()
+        eventually(lambda: not master.call(lambda server: server.broker.copies.members))
+        assert caplog.text.count("slave follows") == 1, number
 
 
 def test_a_node_that_names_anybody_is_believed_once(tmp_path: Path, secret: str) -> None:

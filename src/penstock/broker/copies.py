@@ -392,10 +392,13 @@ class Copies:
         heard = mono_ms - self.heard_ms if self.heard_ms >= 0 else -1
         reasons = (*self._orphan.values(), "no master was heard yet" if heard < 0 else "")
         why = next(filter(None, reasons), "") if self.following else ""
+        # Of a set without an engine: a person who promotes a node wants to know before.
+        lacks = replica.may_lack(end, self.confirmed) if self.following and self.engine_says is None else ""
         yield {
             "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
             "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
+            **({"may_lack": lacks} if lacks else {}),
             **replica.damage(),
             **(self.engine_says(mono_ms) if self.engine_says is not None else {}),
         }  # fmt: skip

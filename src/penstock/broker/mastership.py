@@ -124,11 +124,7 @@ class Mastership:
         if cutting.intended(self._core.files, self._core.folder) is not None:
             raise Refused(f"the log of {replica.node} is being cut: ask again")
         end = store.end_position
-        why = ""
-        if not replica.in_sync:
-            why = "it was not in sync with its master when it heard of it last"
-        elif copies.confirmed > end:
-            why = f"its log ends at {end}, and {copies.confirmed} was confirmed"
+        why = replica.may_lack(end, copies.confirmed)
         if why and not accept_loss:
             raise Refused(
                 f"node {replica.node} may lack messages that were acknowledged: {why}; --accept-loss promotes it"

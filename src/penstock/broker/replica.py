@@ -278,6 +278,12 @@ class Replica:
         if in_sync != self.in_sync:
             self._change(in_sync=in_sync)
 
+    def may_lack(self, end: int, confirmed: int) -> str:
+        """Why this slave, whose log ends there, may lack what was acknowledged; empty: it has all of it."""
+        if not self.in_sync:
+            return "it was not in sync with its master when it heard of it last"
+        return f"its log ends at {end}, and {confirmed} was confirmed" if confirmed > end else ""
+
     def note_peers(self, peers: Mapping[str, str]) -> None:
         """Where other nodes of the set are found when they are masters. StoreError."""
         known = {**self.peers, **{node: at for node, at in peers.items() if node != self.node and at}}

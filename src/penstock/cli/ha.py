@@ -20,7 +20,16 @@ _NOTHING = {
     "node": "", "role": "", "epoch": "", "written": "", "flushed": "", "confirmed": "", "lag_bytes": "", "lag_ms": "",
     "in_sync": "",
 }  # fmt: skip
-_ITS_OWN = ("damaged", "repaired", "engine", "engine_silent_ms", "lease_ms", "set", "paused")  # its master cannot know
+_ITS_OWN = (
+    "may_lack",
+    "damaged",
+    "repaired",
+    "engine",
+    "engine_silent_ms",
+    "lease_ms",
+    "set",
+    "paused",
+)  # its master cannot know
 WAIT_S = 30.0  # until a node has its new role
 WORD_S = 3.0  # until it knows what the engine has been told
 
@@ -46,7 +55,8 @@ def status(registry: str, as_json: bool) -> None:
             for number, address in sorted(members.items()):
                 answer = answers[address]
                 if isinstance(answer, PenstockError):
-                    found.append({"broker": name, **_NOTHING, "id": number, "why_not": f"{address}: {answer}"})
+                    why = str(answer) if address in str(answer) else f"{address}: {answer}"
+                    found.append({"broker": name, **_NOTHING, "id": number, "why_not": why})
                     continue
                 told = answer.get("replicaSet", "")
                 for row in _rows(address, told) if told else [_alone(number)]:
@@ -87,6 +97,10 @@ def promote(registry: str, as_json: bool, dry_run: bool, node: str, accept_loss:
             )
         if dry_run:
             _demand_no_master(row, others)
+            if row.get("may_lack") and not accept_loss:
+                raise click.ClickException(
+                    f"node {node} may lack messages that were acknowledged: {row['may_lack']}; --accept-loss promotes it"
+                )
             _would_lead(row, as_json)
             return
         admin.promote(address, accept_loss=accept_loss)
@@ -122,16 +136,14 @@ def _would_lead(row: dict[str, object], as_json: bool) -> None:
 def switch(registry: str, as_json: bool, dry_run: bool, to: str, broker: str) -> None:
     """Let the master and a slave in sync change places. Nothing is lost, no queue offset is left out."""
     with penstock.Admin(registry) as admin:
-        masters = [
-            (address, row)
-            for address, row in _nodes(admin)
-            if row["role"] == "master" and broker in ("", row["broker"]) and _has(admin, address, to)
-        ]
+        nodes = [(address, row) for address, row in _nodes(admin) if broker in ("", row["broker"])]
+        if broker and not nodes:
+            raise NotFound(f"no node of a replica set is registered as {broker}", STATUS)
+        masters = [(at, row) for at, row in nodes if row["role"] == "master" and _has(admin, at, to)]
         if len(masters) != 1:
             if not masters:
-                raise NotFound(
-                    f"no master with the slave {to} is registered" if to else "no master is registered", STATUS
-                )
+                of = f" of {broker}" if broker else ""
+                raise NotFound(f"no master{of}{f' with the slave {to}' if to else ''} is registered", STATUS)
             raise click.UsageError(
                 f"{len(masters)} masters {'have a slave ' + to if to else 'are there'}: name the set with --broker"
             )

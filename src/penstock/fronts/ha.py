@@ -141,6 +141,7 @@ class MasterSession(HaSession):
         # Until the heir leads, nobody else says who the master is.
         giving = self.front.mastership.heir is not None and told.about.get("asks")
         if store.following and not giving:
+            self.front.meet(told.nonce)
             return self._refuse(ha.NOT_MASTER, "this broker is a slave itself", self.front.followed_at)
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
@@ -209,8 +210,8 @@ class MasterSession(HaSession):
             self.channels.tell_changes()
         if self._about.get("parts") is True:
             self.tables.tell_parts()
-        # One that can copy nothing comes again and again, to the same place.
-        if self.front.told.is_news(f"{member.node} at {position}", self.time.mono_ms):
+        # One that can copy nothing comes again and again, and so does one whose way here is bad.
+        if self.front.told.is_news(f"{member.node} follows", self.time.mono_ms):
             log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                      store.end_position - position)  # fmt: skip
         if member.keeps_not:
@@ -511,6 +512,12 @@ class HaFront:
             self.broker.core.change({"broker_id": number})
             self.copies.renumber(number)
             self._renumbered()
+
+    def meet(self, nonce: bytes) -> None:
+        """Whoever says this is told that this node is a slave: it may be this node itself, by another name of its own port."""
+        for session in self.sessions:
+            if isinstance(session, SlaveSession) and session.nonce == nonce:
+                session.meet_itself()
 
     def has_other(self, node: str, who: tuple[bytes, str]) -> bool:
         """Whether a slave of this name follows that is another one: two machines with one host name, or a folder and its copy.

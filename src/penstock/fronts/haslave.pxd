@@ -12,7 +12,7 @@ cdef class SlaveSession(HaSession):
     cdef public Follower follower
     cdef public object taking
     cdef object _staged, _masters_time
-    cdef public bint running, not_master, unanswered, bare
+    cdef public bint running, not_master, itself, unanswered, bare
     cdef public long long epoch
     cdef public str refusal, other
     cdef long long _said, _said_flushed, _said_ms

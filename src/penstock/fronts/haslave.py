@@ -42,6 +42,7 @@ _UNANSWERED = (
     "the master has ended the connection without a word, as where ha_secret_file is another one: its log says why"
 )
 _SECRET_WANTED = "the master wants a secret: set ha_secret_file"
+_NAMED_BY = "ha_master, or the registry,"
 _NOT_THE_ONE = (ha.WRONG_SET, ha.DIVERGED, ha.BEHIND)  # its log is another one's, or an older copy, or its name is
 UNSAID_BYTES_MAX = 1 << 20  # are acknowledged at once: the master has a window
 
@@ -88,6 +89,7 @@ class SlaveSession(HaSession):
         self.refusal = ""  # why the master does not let us follow
         self.other = ""  # the master instead, says who is not
         self.not_master = False
+        self.itself = False  # it is this node, by another name of its own port
         self.unanswered = False  # it was told who we are, and has said nothing since
         self.bare = False  # it is RocketMQ's
         self._said = self._said_flushed = -1
@@ -113,6 +115,10 @@ class SlaveSession(HaSession):
         self.say(ha.hello(self.hello(), self.front.secret, nonce))
         self.unanswered = True
         return ha.GREETING_BYTES
+
+    def meet_itself(self) -> None:
+        """Who answers is this node."""
+        self.itself = True
 
     def _meet_rocketmq(self) -> None:
         """A RocketMQ master has taken the opener for the end of a log, and says that it goes on there."""
@@ -187,6 +193,12 @@ class SlaveSession(HaSession):
             self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
             if not self.not_master:
                 self.copies.note_orphan(f"the master refuses this slave: {text}", by="master")
+            if self.itself:
+                self.refusal = (
+                    f"it is to follow itself, for {self.remote} is its own ha_port: {_NAMED_BY} is to name another"
+                )
+                if self.copies.note_orphan(self.refusal, by="master"):
+                    log.warning("no master to follow reason=%s", self.refusal)
             if reason in _NOT_THE_ONE:
                 self.front.refused = f"its master has refused it, so it is not the node that was in sync: {text}"
             if self._is_news(f"refused {reason}"):

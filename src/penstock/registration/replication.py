@@ -31,6 +31,7 @@ RECONNECT_S = 1.0
 AGAIN_S = 0.05  # the first pause, doubled up to that one: a master that gave its place away starts anew
 # A machine that is off refuses nothing, and the kernel tries for minutes; another may be the master by then.
 CONNECT_S = 3.0
+ASTRAY_S = 10.0  # so long may nodes be slaves that say so, one after the other: a place is empty for less
 ASK_S = 1.5  # for one node to say whether it is a master
 
 
@@ -198,6 +199,7 @@ class MasterLink:
         self._bare: set[str] = set()  # where a RocketMQ master was met
         self._known = asyncio.Event()
         self._complained = ""
+        self._astray_since = 0.0  # whoever was asked is no master; 0: not so
         if not named_by_engine:
             registration.seek(lambda: self._away, self.hear)
 
@@ -240,6 +242,17 @@ class MasterLink:
             why = f"it is to follow itself, for {self._named} is its own ha_port: ha_master, or the registry, is to name another"
             if front.broker.copies.note_orphan(why, by="master"):
                 log.warning("no master to follow reason=%s", why)
+
+    def _look_for_rings(self, no_master: bool) -> None:
+        """Whether who was asked just now is a slave, too: for a moment that is so after each change of the master."""
+        if not no_master:
+            self._astray_since = 0.0
+            return
+        now_s = time.monotonic()
+        self._astray_since = self._astray_since or now_s
+        why = "nobody it knows is the master: whom it asks is a slave itself, or not the master yet"
+        if now_s - self._astray_since > ASTRAY_S and self._front.broker.copies.note_orphan(why, by="master"):
+            log.warning("no master to follow reason=%s", why)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -301,6 +314,7 @@ class MasterLink:
     def _look_back(self, address: str, session: Session | None, pause_s: float) -> float:
         """What a connection that is over has told; how long to wait before the next."""
         running, refusal = getattr(session, "running", False), getattr(session, "refusal", "")
+        self._look_for_rings(getattr(session, "not_master", False) and not getattr(session, "itself", False))
         if running:
             self._turn = 0  # it was a master, and may be again
         if getattr(session, "bare", False):
