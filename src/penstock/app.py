@@ -281,6 +281,10 @@ class Server:
         stack.callback(broker.close)
         stack.push_async_callback(net.close)
         stack.callback(broker.store.upkeep.hasten)
+        if broker.store.following:
+            from penstock.registration.replication import belong
+
+            belong(broker, lossy=self.recovery.lossy)
         http = None
         if "http" in bound or "https" in bound or config.statsd_address:
             http = await self._start_http(net, stack, config, broker, tls)
@@ -357,7 +361,7 @@ class Server:
         from penstock.registration.replication import begin, elect, make_front
 
         assert self.recovery is not None
-        front = make_front(broker, registration, self.start_again, lossy=self.recovery.lossy)
+        front = make_front(broker, registration, self.start_again)
         self.add_front(front)
         if self._election is not None:
             go_on = await elect(net, front, registration, self._election, self.start_again)

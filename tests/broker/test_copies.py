@@ -224,6 +224,28 @@ def test_what_readers_see(bench: Bench) -> None:
     assert slave.visible(LEVEL_OS, False) == second
 
 
+def test_until_it_is_known_who_is_the_master_readers_see_what_was_confirmed(bench: Bench) -> None:
+    """A master that comes back may have a successor, whose messages stand at the offsets of what only it has."""
+    copies, end = bench.copies, bench.put()
+    second = bench.put()
+    bench.flush()
+    copies.wait(end)
+    assert {copies.visible(level, durable) for level in (LEVEL_PAIR, LEVEL_PAIR_DISK) for durable in (False, True)} == {
+        end
+    }
+    assert (seen(copies, LEVEL_OS), seen(copies, LEVEL_PAIR)) == (None, end)
+    version = copies.version
+    copies.lead(True)
+    assert copies.version > version
+    assert {copies.visible(level, False) for level in (LEVEL_DISK, LEVEL_PAIR, LEVEL_PAIR_DISK)} == {second}
+    third = bench.put()
+    bench.flush()
+    copies.lead(False)  # its place is given away: so much have readers seen
+    bench.put()
+    bench.flush()
+    assert {copies.visible(level, False) for level in (LEVEL_PAIR, LEVEL_PAIR_DISK)} == {third}
+
+
 def enroll(bench: Bench, known: dict[str, int], patient_ms: int = 0) -> Roll:
     roll = Roll("a", known, bench.ms + patient_ms, lambda: None)
     bench.copies.enroll(roll, 0)

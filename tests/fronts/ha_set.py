@@ -53,7 +53,7 @@ from penstock.fronts.remoting.front import BrokerFront
 from penstock.log import checkpoint, cutting, epochs
 from penstock.process import Process
 from penstock.registration.registrar import Registration
-from penstock.registration.replication import Watch, lead, make_front
+from penstock.registration.replication import Watch, belong, lead, make_front
 from penstock.wire import layout
 from penstock.wire.ha import Epoch
 from penstock.wire.record import iter_records
@@ -168,7 +168,8 @@ class Node:
         process.add_front(self.front)
         self.client = self.front.session("127.0.0.1:9", lambda: None)
         registration = Registration(broker, f"127.0.0.1:{self.number + 1}", "", f"127.0.0.1:{PORT + self.number}")
-        ha = self.ha = make_front(broker, registration, self._anew, lossy=recovery.lossy)
+        belong(broker, lossy=recovery.lossy)
+        ha = self.ha = make_front(broker, registration, self._anew)
         process.add_front(ha)
         owner.recovered(self, before, intent, recovery.power_cut, accept_loss)
         self.lost_power = False

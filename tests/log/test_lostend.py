@@ -16,7 +16,7 @@ from penstock.errors import StoreError
 from penstock.log import checkpoint, lostend
 from penstock.log.draft import Draft
 from penstock.registration.registrar import Registration
-from penstock.registration.replication import lead, make_front
+from penstock.registration.replication import belong, lead, make_front
 
 Start = Callable[..., Broker]
 
@@ -57,7 +57,8 @@ def cut(start: Start, folder: Path) -> Replica:
 
 def front_of(broker: Broker, *, lossy: bool) -> Replica:
     registration = Registration(broker, "127.0.0.1:1", "", "127.0.0.1:2")
-    front = make_front(broker, registration, lambda why: None, lossy=lossy)
+    belong(broker, lossy=lossy)
+    front = make_front(broker, registration, lambda why: None)
     if broker.config.role == "master":
         assert lostend.noted(broker.folder)  # until its epoch is written down
         lead(front, lossy=lossy)

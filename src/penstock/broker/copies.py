@@ -142,10 +142,20 @@ class Copies:
         """This node is part of a set."""
         self.replica = replica
 
+    def wait(self, confirmed: int) -> None:
+        """It is not known yet who is the master. So much was confirmed when this node ran last: until it leads, readers see no more,
+        for what stands behind may be another message at the node that leads by now.
+        """
+        self.leads = False
+        self.confirmed = self.confirmed_flushed = confirmed
+
     def lead(self, leads: bool) -> None:
         """Whether this node may confirm anything as a master."""
+        if self.leads and not (leads or self.following or self.ever):  # so much have readers seen
+            self.confirmed = self.confirmed_flushed = max(self.confirmed, self._store.flushed_position)
         self.leads = leads
         self._holds = False
+        self.version += 1
 
     def enroll(self, roll: Roll, confirmed: int) -> None:
         """The engine keeps the set, and so much was confirmed when this node became the master."""
@@ -374,7 +384,7 @@ class Copies:
     def visible(self, level: int, durable: bool) -> int:
         """Readers of a topic of this level see records below; for those that ask for it, only durable ones."""
         flushed: int = self._store.flushed_position
-        if not (self.following or self.ever):
+        if self.leads and not (self.following or self.ever):
             return flushed
         if level == LEVEL_PAIR_DISK:
             return self.confirmed_flushed

@@ -48,17 +48,24 @@ def tls_for(front: HaFront, address: str) -> SSLContext | None:
     return None if admitted(config, address) else peer_context(config)
 
 
-def make_front(broker: Broker, registration: Registration, again: Callable[[str], None], *, lossy: bool) -> HaFront:
-    """The front of replication of a slave, or of a master that slaves may follow; a master does not lead yet (`lead`).
-    StoreError.
-    """
+def belong(broker: Broker, *, lossy: bool) -> None:
+    """Let a broker know its place in its set, before any reader comes. StoreError."""
     replica = Replica(broker.files, broker.folder, node_of(broker.config))
     replica.open(lossy=lossy)
-    broker.copies.belong(replica)
+    copies, confirmed = broker.copies, replica.confirmed()
+    copies.belong(replica)
+    copies.wait(replica.safe(broker.store.flushed_position, confirmed))
     if broker.config.role == "slave":
         lostend.over(broker.files, broker.folder)
-        broker.copies.follow(replica.confirmed())
-    broker.copies.lead(False)
+        copies.follow(confirmed)
+
+
+def make_front(broker: Broker, registration: Registration, again: Callable[[str], None]) -> HaFront:
+    """The front of replication of a slave, or of a master that slaves may follow; a master does not lead yet (`lead`). Its place
+    in the set is known (`belong`).
+    """
+    replica = broker.copies.replica
+    assert replica is not None
     front = HaFront(broker, replica, registration.address, registration.ha_address, again)
     front.when_renumbered(registration.ask_again)
 

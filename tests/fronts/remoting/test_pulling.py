@@ -12,9 +12,11 @@ from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer
 from penstock.broker.levels import LEVEL_DISK
 from penstock.fronts.remoting.pulling import Puller
+from penstock.testing import Broker
 from penstock.wire import remoting
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
+from polling import eventually
 
 
 @pytest.mark.parametrize("serialize", [0, 1])
@@ -36,6 +38,20 @@ def test_what_is_sent_is_pulled(peer: RawPeer, serialize: int) -> None:
     assert dict(message.properties) == {"KEYS": "k1 k2", "TAGS": "TagA", "CLUSTER": "DefaultCluster"}
     assert message.born_ms == 1_700_000_000_000
     assert message.born_host.startswith("127.0.0.1:")
+
+
+def test_a_reader_of_a_node_that_may_be_no_master_sees_what_was_confirmed(tmp_path: Path) -> None:
+    with Broker(tmp_path, level="pair") as broker, RawPeer(broker.remoting) as peer:
+        ends = []
+        for body in (b"confirmed", b"not"):
+            assert peer.send("Pair", body).code == 11  # stored, and nobody else has it
+            ends.append(broker.call(lambda server: server.broker.store.end_position))
+        eventually(lambda: peer.pull("Pair", 0, 1).code == 0)
+        broker.call(lambda server: server.broker.copies.wait(ends[0]))
+        assert [message.body for message in iter_records(peer.pull("Pair", 0, 0).body)] == [b"confirmed"]
+        assert peer.pull("Pair", 0, 1).code == 19
+        broker.call(lambda server: server.broker.copies.lead(True))
+        assert [message.body for message in iter_records(peer.pull("Pair", 0, 1).body)] == [b"not"]
 
 
 def test_tags_are_filtered_by_the_broker(peer: RawPeer) -> None:

@@ -41,7 +41,7 @@ class Listener:
     """Follows what the JVM writes to its standard error, as long as this process lives."""
 
     def __init__(self, file: int) -> None:
-        self._file = file
+        self._file = os.dup(file)  # so that its number is no other file's one day
         self._at = 0
         self._rest = b""
         self._lock = threading.Lock()
