@@ -143,8 +143,8 @@ class Copies:
         self.replica = replica
 
     def wait(self, confirmed: int) -> None:
-        """It is not known yet who is the master. So much was confirmed when this node ran last: until it leads, readers see no more,
-        for what stands behind may be another message at the node that leads by now.
+        """It is not known yet who is the master. So much was confirmed when this node ran last. Until it leads, readers see no
+        more: what stands behind may be another message at the node that leads by now.
         """
         self.leads = False
         self.confirmed = self.confirmed_flushed = confirmed
