@@ -273,18 +273,12 @@ class Server:
         broker = self.broker = Broker(config, files=self._files, time=self._time, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
-        if _in_a_set(self._bound, broker):
-            # Until it is known that no other node is the master by now, and of which epoch what is appended is. The ports are
-            # open already: a client that has lost its master comes in the same moment.
-            broker.store.follow(True)
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
         stack.push_async_callback(net.close)
         stack.callback(broker.store.upkeep.hasten)
-        if broker.store.following:
-            from penstock.registration.replication import belong
-
-            belong(broker, lossy=self.recovery.lossy)
+        if _in_a_set(self._bound, broker):
+            _wait_for_a_role(broker, self.recovery)
         http = None
         if "http" in bound or "https" in bound or config.statsd_address:
             http = await self._start_http(net, stack, config, broker, tls)
@@ -529,6 +523,16 @@ def _in_a_set(bound: Mapping[str, socket.socket], broker: Broker) -> bool:
         return False
     config = broker.config
     return config.role == "slave" or "ha" in bound or bool(config.engine) or copied(broker.files, broker.folder)
+
+
+def _wait_for_a_role(broker: Broker, recovery: Recovery) -> None:
+    """Until it is known that no other node is the master by now, and of which epoch what is appended is. The ports are open
+    already: a client that has lost its master comes in the same moment.
+    """
+    from penstock.registration.replication import belong
+
+    broker.store.follow(True)
+    belong(broker, lossy=recovery.lossy)
 
 
 def _with_role(config: BrokerConfig, files: Files, election: Election | None) -> BrokerConfig:

@@ -229,7 +229,7 @@ def test_until_it_is_known_who_is_the_master_readers_see_what_was_confirmed(benc
     copies, end = bench.copies, bench.put()
     second = bench.put()
     bench.flush()
-    copies.wait(end)
+    copies.lead(False, end)
     assert {copies.visible(level, durable) for level in (LEVEL_PAIR, LEVEL_PAIR_DISK) for durable in (False, True)} == {
         end
     }

@@ -406,7 +406,7 @@ def test_nothing_is_stored_where_the_newest_file_of_the_log_is_gone(
     store.log.file.segments[-1].path.unlink()
     store.tick(0, mono_ms + 1_000)
     assert (store.healthy, store.refusal, store.blocked(mono_ms)) == (False, status.NOT_WRITABLE, True)
-    assert "newest file of its log was removed" in caplog.text
+    assert "its log's newest file was removed" in caplog.text
     store.close(clean=False)
     store = make(tmp_path)
     store.open()

@@ -142,16 +142,13 @@ class Copies:
         """This node is part of a set."""
         self.replica = replica
 
-    def wait(self, confirmed: int) -> None:
-        """It is not known yet who is the master. So much was confirmed when this node ran last. Until it leads, readers see no
-        more: what stands behind may be another message at the node that leads by now.
+    def lead(self, leads: bool, confirmed: int = -1) -> None:
+        """Whether this node may confirm anything as a master. While it may not, readers see what they have seen, or what was
+        `confirmed` when it ran last: what stands behind may be another message at the node that leads by now.
         """
-        self.leads = False
-        self.confirmed = self.confirmed_flushed = confirmed
-
-    def lead(self, leads: bool) -> None:
-        """Whether this node may confirm anything as a master."""
-        if self.leads and not (leads or self.following or self.ever):  # so much have readers seen
+        if confirmed >= 0:
+            self.confirmed = self.confirmed_flushed = confirmed
+        elif self.leads and not (leads or self.following or self.ever):
             self.confirmed = self.confirmed_flushed = max(self.confirmed, self._store.flushed_position)
         self.leads = leads
         self._holds = False

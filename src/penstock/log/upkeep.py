@@ -219,9 +219,7 @@ class Upkeep:
 
     def _fail_without_folder(self) -> None:
         """What is written now goes into files without names: nobody would ever find it. Or it would go to another's."""
-        error = StoreError(
-            f"{self.folder}, its file lock or the newest file of its log was removed, renamed or replaced"
-        )
+        error = StoreError(f"{self.folder}, its file lock or its log's newest file was removed, renamed or replaced")
         self.files.give_up(str(error))
         self.store.durability.fail(error)
         self.store.fail(error)

@@ -54,7 +54,7 @@ def belong(broker: Broker, *, lossy: bool) -> None:
     replica.open(lossy=lossy)
     copies, confirmed = broker.copies, replica.confirmed()
     copies.belong(replica)
-    copies.wait(replica.safe(broker.store.flushed_position, confirmed))
+    copies.lead(False, replica.safe(broker.store.flushed_position, confirmed))
     if broker.config.role == "slave":
         lostend.over(broker.files, broker.folder)
         copies.follow(confirmed)

@@ -47,7 +47,7 @@ def test_a_reader_of_a_node_that_may_be_no_master_sees_what_was_confirmed(tmp_pa
             assert peer.send("Pair", body).code == 11  # stored, and nobody else has it
             ends.append(broker.call(lambda server: server.broker.store.end_position))
         eventually(lambda: peer.pull("Pair", 0, 1).code == 0)
-        broker.call(lambda server: server.broker.copies.wait(ends[0]))
+        broker.call(lambda server: server.broker.copies.lead(False, ends[0]))
         assert [message.body for message in iter_records(peer.pull("Pair", 0, 0).body)] == [b"confirmed"]
         assert peer.pull("Pair", 0, 1).code == 19
         broker.call(lambda server: server.broker.copies.lead(True))
