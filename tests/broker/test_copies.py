@@ -234,9 +234,14 @@ def test_until_it_is_known_who_is_the_master_readers_see_what_was_confirmed(benc
         end
     }
     assert (seen(copies, LEVEL_OS), seen(copies, LEVEL_PAIR)) == (None, end)
+    assert (bench.store.confirmed, bench.store.confirmed_flushed) == (
+        end,
+        end,
+    )  # nor is what stands behind derived for good
     version = copies.version
     copies.lead(True)
     assert copies.version > version
+    assert bench.store.confirmed == -1
     assert {copies.visible(level, False) for level in (LEVEL_DISK, LEVEL_PAIR, LEVEL_PAIR_DISK)} == {second}
     third = bench.put()
     bench.flush()

@@ -146,13 +146,16 @@ class Copies:
         """Whether this node may confirm anything as a master. While it may not, readers see what they have seen, or what was
         `confirmed` when it ran last: what stands behind may be another message at the node that leads by now.
         """
+        alone = not (self.following or self.ever)
         if confirmed >= 0:
             self.confirmed = self.confirmed_flushed = confirmed
-        elif self.leads and not (leads or self.following or self.ever):
+        elif alone and self.leads and not leads:
             self.confirmed = self.confirmed_flushed = max(self.confirmed, self._store.flushed_position)
         self.leads = leads
         self._holds = False
-        self.version += 1
+        self._tell()
+        if alone and leads:
+            self._store.confirm(-1, -1)
 
     def enroll(self, roll: Roll, confirmed: int) -> None:
         """The engine keeps the set, and so much was confirmed when this node became the master."""

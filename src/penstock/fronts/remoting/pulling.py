@@ -202,7 +202,7 @@ class Puller:
         if gate:
             durable: cython.bint = (gate - 1) & 1 == 1
             position = self.store.flushed_position
-            if self.store.confirmed >= 0 or not self.broker.copies.leads:
+            if self.store.confirmed >= 0:
                 position = self.broker.copies.visible((gate - 1) >> 1, durable)
             end = queue.durable_end(position)
             if end < queue.shown and not durable:
