@@ -487,9 +487,11 @@ def run(
 
 
 def find(defect: str, *, seed: int = 0) -> str:
-    """What the oracle says of brokers with a planted defect whose masters are cut off."""
+    """What the oracle says of brokers with a planted defect whose masters are cut off, again and again: where that lasts for less
+    than a lease nothing is to be found.
+    """
     return objection(
-        lambda tell: run(6, tell, layout="one", seed=seed, faults=("master alone",), defect=defect, longest_s=8.0)
+        lambda tell: run(20, tell, layout="one", seed=seed, faults=("master alone",), defect=defect, longest_s=8.0)
     )
 
 
