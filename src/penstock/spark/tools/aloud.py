@@ -63,10 +63,7 @@ class Listener:
     def _follow(self) -> None:
         while True:
             time.sleep(PAUSE_S)
-            try:
-                self.look()
-            except OSError:  # the file is closed: the process ends
-                return
+            self.look()
 
 
 def _tell(line: bytes) -> None:
