@@ -162,7 +162,6 @@ class Node:
         self.again = self.stays_down = ""
         self.run += 1
         self.up, self.listening = True, False
-        self.sessions: list[End] = []
         self.dirty, self.jobs = [], []
         self.front = BrokerFront(broker)
         process.add_front(self.front)
@@ -282,9 +281,14 @@ class Node:
         self.broker.close(clean=False)
 
     def stop(self) -> None:
-        """It ends as it is told to: what the threads have in hand is done first."""
+        """It ends as it is told to: what the threads have in hand is done first, then its connections end."""
         self.work()
         self.remember()
+        for end in self.set.live_ends():
+            if end.node is self:
+                self.drop(end)
+        if self.store.confirmed >= 0 and self.store.healthy:  # all there is will be flushed
+            self.safest = max(self.safest, min(self.store.end_position, self.store.confirmed))
         self.up = False
         try:
             self.broker.close()

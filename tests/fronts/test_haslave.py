@@ -166,6 +166,25 @@ def test_people_are_told_that_there_is_no_master_where_it_was_sent(
     assert len([line for line in caplog.messages if "has not greeted" in line]) == 1
 
 
+def test_what_is_confirmed_when_the_connection_ends_outlives_the_process(slave: Broker, tmp_path: Path) -> None:
+    """A slave that was stopped within half a second of a message showed readers less than before, until a master spoke."""
+    master, data = feeding(tmp_path / "a")
+
+    def run(front: HaFront) -> None:
+        session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+        told(session, ha.greeting(b"n" * 16, False))
+        told(session, accept(session, written=0))
+        told(session, data())
+        end = front.broker.store.end_position
+        assert end == master.end_position > 0
+        told(session, ha.beat(EPOCH.number, haframe.Positions(end, end, end, end, 0), 0))
+        session.lost()
+        assert front.replica.confirmed() == end
+
+    in_slave(slave, run)
+    master.close()
+
+
 @pytest.mark.parametrize("full", [True, False])
 def test_people_are_told_that_its_disk_takes_nothing(
     slave: Broker, tmp_path: Path, full: bool, caplog: pytest.LogCaptureFixture

@@ -66,4 +66,4 @@ cdef class HaFront:
     cdef bint _rests(self, long long mono_ms) except -1
     @cython.locals(session=HaSession, able=cython.longlong, epoch=cython.longlong)
     cdef _repair(self, repairs, long long mono_ms)
-    cdef _look_at_disk(self, long long mono_ms)
+    cdef _look_at_disk(self)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 
@@ -615,21 +616,26 @@ class HaFront:
             return self._term.until_ms if self._term is not None else None
         if mono_ms >= self._due_ms:
             self._due_ms = mono_ms + BEAT_MS
-            self._look_at_disk(mono_ms)
+            self._look_at_disk()
             for session in list(self.sessions):
                 session.look(mono_ms)
         return self._due_ms
 
-    def _look_at_disk(self, mono_ms: int) -> None:
+    def _look_at_disk(self) -> None:
         """How much room there is, and note what is confirmed. A disk that does not let us is no reason to fall silent: a slave
         would go, or be taken out of the set, that has all there is.
         """
         broker = self.broker
-        try:
+        with contextlib.suppress(StoreError):
             if broker.copies.following:
                 used, size = broker.files.usage(broker.folder)
                 self.free_bytes = size - used
-            self.replica.keep_confirmed(broker.copies.confirmed)
+        self.note_confirmed()
+
+    def note_confirmed(self) -> None:
+        """Let the next start know how far readers may be shown the log while there is no master."""
+        try:
+            self.replica.keep_confirmed(self.copies.confirmed)
         except StoreError as error:
-            if self.told.is_news("confirmed", mono_ms):
+            if self.told.is_news("confirmed", self.time.mono_ms):
                 log.error("not noted what is confirmed, tried again error=%s", error)

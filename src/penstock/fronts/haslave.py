@@ -67,6 +67,9 @@ class SlavesFront(SessionsFront, Protocol):
     def renumber(self, about: JsonObject) -> None:
         """The master says which id this slave has."""
 
+    def note_confirmed(self) -> None:
+        """Let the next start know how far readers may be shown the log while there is no master."""
+
     def follow_at(self, address: str) -> None:
         """This slave follows the master there."""
 
@@ -296,6 +299,7 @@ class SlaveSession(HaSession):
             if self._is_news("unanswered"):
                 log.warning(_UNANSWERED + " master=%s", self.remote)
         if self.running:
+            self.front.note_confirmed()  # this process may end before the next tick
             self.front.mastership.hear_master(False)
             self.front.follow_at("")
         HaSession.lost(self)
