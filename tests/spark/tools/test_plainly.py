@@ -7,9 +7,29 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.errors import ConfigError, NoRoute
+from penstock.errors import BrokerRefused, ConfigError, NoRoute
 from penstock.spark.tools.plainly import HINTS, plainly, told
 from penstock.spark.tools.sessions import cause
+
+
+@pytest.mark.parametrize(
+    ("remark", "helps"),
+    [
+        ("No accessKey is configured", "the options user and secretFile"),
+        ("Check signature failed for accessKey=spark", "the options user and secretFile"),
+        ("No default permission for group:job-x", "or job- and the jobId"),
+    ],
+)
+def test_who_is_refused_is_told_which_option_says_who_he_is(remark: str, helps: str) -> None:
+    @plainly
+    def ask() -> None:
+        raise BrokerRefused(1, remark)
+
+    with pytest.raises(BrokerRefused) as refused:
+        ask()
+    said, hint = str(refused.value).split("\n")
+    assert said == f"refused with code 1: {remark}"
+    assert helps in hint
 
 
 def test_an_error_of_ours_keeps_class_and_hint_and_loses_its_frames() -> None:

@@ -14,7 +14,7 @@ from functools import wraps
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from penstock.errors import PenstockError
+from penstock.errors import BAD_SIGNATURE, NO_RIGHT, NO_USER, BrokerRefused, PenstockError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
@@ -39,6 +39,14 @@ HINTS = {
     ),
     "TimedOut": "is the broker up and not too busy? what was done stands, and the same again goes on",
 }
+# The same of what access control has answered.
+_USER = "the options user and secretFile, or PENSTOCK_USER and PENSTOCK_SECRET in the environment of the driver, say who we are"
+_DENIALS = (
+    (NO_USER, f"the broker wants to know that: {_USER}"),
+    (BAD_SIGNATURE, f"{_USER}; behind several wrong secrets the broker refuses right ones, too, for a minute"),
+    (NO_RIGHT, "docs/rights.md says who grants it. To write takes group:NAME and group:NAME/*, too: the sinkId is NAME, or job-"
+               " and the jobId; to read takes the groupIdPrefix"),
+)  # fmt: skip
 # `penstock.errors.NoRoute: sentence`, and the hint, which is indented by two.
 _OURS = re.compile(r"^(?:py_?spark_)?penstock[\w.]*\.([A-Z]\w*): (.+(?:\n  \S.*)*)", re.MULTILINE)
 
@@ -79,10 +87,16 @@ def _each(items: Iterator[T]) -> Iterator[T]:
 
 def _short(error: PenstockError) -> PenstockError:
     text = str(error)
-    hint = error.hint or next((HINTS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in HINTS), "")
+    hint = error.hint or _denial(error)
+    hint = hint or next((HINTS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in HINTS), "")
     if hint and hint not in text:
         error.args = (f"{text}\n  {hint}",)
     return error.with_traceback(None)
+
+
+def _denial(error: PenstockError) -> str:
+    said = error.remark if isinstance(error, BrokerRefused) and error.denied else ""
+    return next((hint for words, hint in _DENIALS if words in said), "")
 
 
 _TWO_DRIVERS = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\][^\n]*?(?: for (\d+)|\n|$)")
