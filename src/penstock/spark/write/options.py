@@ -14,7 +14,7 @@ from penstock.spark import schema
 from penstock.spark.read import options
 from penstock.spark.read.options import Option
 from penstock.wire.layout import TOPIC_BYTES_MAX
-from penstock.wire.names import LOG_NAME, SINK_NAME, SINK_NAME_MAX
+from penstock.wire.names import LOG_NAME, SINK_NAME, SINK_NAME_MAX, TEMPLATE_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -74,7 +74,9 @@ _OURS = frozenset(
 
 BATCH_BYTES_MAX, SEND_BYTES_MAX = 8 << 20, 4 << 20
 PARTITION_MAX = 2**31 - 1
-TOPIC_NAMES = f"1 to {TOPIC_BYTES_MAX} letters, digits, % | _ and -"
+TOPIC_NAMES = (
+    f"1 to {TOPIC_BYTES_MAX} letters, digits, % | _ and -, and is not {TEMPLATE_TOPIC.decode()}, the system's own"
+)
 
 
 class SinkColumn(NamedTuple):
@@ -140,7 +142,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 def legal_topic(name: str) -> bool:
     """Whether rows can be written to a topic of that name."""
     data = name.encode("utf-8", "replace")
-    return len(data) <= TOPIC_BYTES_MAX and re.fullmatch(LOG_NAME, data) is not None
+    return len(data) <= TOPIC_BYTES_MAX and re.fullmatch(LOG_NAME, data) is not None and data != TEMPLATE_TOPIC
 
 
 def sink_of_job(job: str) -> str:
