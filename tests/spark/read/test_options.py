@@ -27,6 +27,8 @@ def test_an_unknown_option_names_the_nearest() -> None:
         ("kafka.group.id", "groupIdPrefix", None),
         ("kafka.bootstrap.servers", "penstock.bootstrap.servers", "penstock.bootstrap.servers"),
         ("kafka.max.poll.records", "fetchBytes", None),
+        ("kafka.max.partition.fetch.bytes", "fetchBytes", None),
+        ("kafka.max.poll.interval.ms", None, None),
         ("kafkaConsumer.pollTimeoutMs", "fetchTimeoutMs", None),
         ("kafka.request.timeout.ms", "fetchTimeoutMs", "sendTimeoutMs"),
         ("kafka.acks", None, "level"),

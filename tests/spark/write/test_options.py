@@ -41,6 +41,11 @@ def test_what_cannot_be_asked(given: dict[str, str]) -> None:
         parse(given)
 
 
+def test_headers_need_no_option_as_they_do_in_kafkas_sink() -> None:
+    with pytest.raises(ConfigError, match="no option includeHeaders: a column headers is written without it"):
+        parse({"topic": "t", "includeHeaders": "true"})
+
+
 @pytest.mark.parametrize(("option", "most"), [("sinkId", 255), ("jobId", 251)])
 def test_a_name_that_no_broker_takes_is_refused_before_the_job(option: str, most: int) -> None:
     parse({option: "n" * most})

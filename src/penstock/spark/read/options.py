@@ -177,7 +177,7 @@ _TABLES = (
 _BROUGHT = (
     ("subscribe", "topic"),  # of the source, to the sink
     ("kafka.group.id", "groupIdPrefix"), ("kafka.auto.offset.reset", "startingOffsets"),
-    ("kafka.fetch.", "fetchBytes"), ("kafka.max.p", "fetchBytes"),
+    ("kafka.fetch.", "fetchBytes"), ("kafka.max.partition.", "fetchBytes"), ("kafka.max.poll.records", "fetchBytes"),
     ("kafkaconsumer.polltimeout", "fetchTimeoutMs"), ("kafka.request.timeout", "fetchTimeoutMs"),
     ("kafka.request.timeout", "sendTimeoutMs"), ("kafka.delivery.timeout", "sendTimeoutMs"),
     ("kafka.acks", "level"), ("kafka.transactional.id", "sinkId"), ("kafka.batch.size", "batchBytes"),

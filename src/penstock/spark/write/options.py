@@ -93,7 +93,9 @@ SINK_COLUMNS = (
     SinkColumn("topic", ("string",), "where the row goes; required without the option `topic`"),
     SinkColumn("partition", ("int", "bigint", "smallint"),
                "the queue id; with several brokers queues are numbered through, broker by broker in the order of names"),
-    SinkColumn("headers", ("array<struct<key:string,value:binary>>",), "more properties; values are UTF-8 text"),
+    SinkColumn("headers", ("array<struct<key:string,value:binary>>",),
+               "more properties; values are UTF-8 text. Of several with one key the last one counts, and one without a value"
+               " is left out"),
     SinkColumn("tags", ("string",), "the tag"),
     SinkColumn("keys", ("array<string>",), "the keys one by one; wins over `key`"),
     SinkColumn("properties", ("map<string,string>",),
@@ -113,6 +115,8 @@ def for_writing(given: Mapping[str, str]) -> bool:
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
     """The options, checked. `ConfigError` for an unknown name (naming the nearest), a bad value or a clash."""
+    if headers := next((name for name in given if name.lower() == "includeheaders"), None):  # of Kafka's sink
+        raise ConfigError(f"the sink has no option {headers}: a column headers is written without it", "leave it out")
     values, seen = options.read((*SINK_OPTIONS, *options.SECURITY_OPTIONS), given)
     security = options.take_security(values)
     for option in SINK_OPTIONS:
