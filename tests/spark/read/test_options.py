@@ -50,6 +50,13 @@ def test_a_name_of_kafkas_names_what_is_meant_here(brought: str, source: str | N
         )
 
 
+@pytest.mark.parametrize("word", ["AUTO", "Auto", " auto "])
+def test_a_word_in_place_of_a_folder_is_no_folder_however_it_is_spelled(word: str) -> None:
+    assert parse({"subscribe": "t", "store": word}).store == "auto"
+    assert parse({"subscribe": "t", "store": word.replace(word.strip(), "None")}).store == "none"
+    assert parse({"subscribe": "t", "store": "./AUTO"}).store == "./AUTO"
+
+
 def test_names_are_case_insensitive_and_have_aliases() -> None:
     options = parse({"SUBSCRIBE": "a, b", "penstock.bootstrap.servers": "h:1;i:2"})
     assert options.subscribe == ("a", "b")

@@ -144,7 +144,7 @@ OPTIONS = (
     Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
     Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache",
            most=4 << 20),
-    Option("store", "text", "auto",
+    Option("store", "folder", "auto",
            "the broker's data folder: where a task can read it, the segments are read directly, and the broker is only"
            " asked for offsets. `auto`: the folder the broker names, for ranges of 1,000 messages and more; `none`: never;"
            " else a path, for instance of a shared disk. Whatever does not match the broker is fetched as usual"),
@@ -351,6 +351,12 @@ def _text(text: str, option: Option) -> str:
     return text.strip()
 
 
+def _folder(text: str, option: Option) -> str:
+    """A path, or one of the words, however it is spelled: taken for a path it would be looked for in vain, without a word."""
+    word = _text(text, option)
+    return word.lower() if word.lower() in ("auto", "none") else word
+
+
 def _servers(text: str, option: Option) -> str:
     split_addresses(text)
     return text.strip()
@@ -493,8 +499,8 @@ def _positions(text: str, option: Option) -> Positions | str:
 
 
 _PARSERS: dict[str, Callable[[str, Option], object]] = {
-    "text": _text, "servers": _servers, "group": _group, "selection": _selection, "word": _word, "names": _names, "tags": _tags,
-    "pattern": _pattern,
+    "text": _text, "folder": _folder, "servers": _servers, "group": _group, "selection": _selection, "word": _word,
+    "names": _names, "tags": _tags, "pattern": _pattern,
     "flag": _flag, "whole": _whole, "count": _count, "bytes": _bytes, "duration": _duration,
     "moment": lambda text, option: moment_ms(text), "json": _json, "positions": _positions,
 }  # fmt: skip
