@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark.pages import rewritten
-from penstock.spark.read.options import OPTIONS, SECURITY_OPTIONS, Option, parse, read, unknown
+from penstock.spark.read.options import OPTIONS, SECURITY_OPTIONS, Option, in_vain, parse, read, unknown
 from penstock.spark.write.options import SINK_OPTIONS
 
 DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
@@ -55,6 +55,12 @@ def test_a_word_in_place_of_a_folder_is_no_folder_however_it_is_spelled(word: st
     assert parse({"subscribe": "t", "store": word}).store == "auto"
     assert parse({"subscribe": "t", "store": word.replace(word.strip(), "None")}).store == "none"
     assert parse({"subscribe": "t", "store": "./AUTO"}).store == "./AUTO"
+
+
+def test_what_a_table_does_without_is_known() -> None:
+    assert in_vain(parse({"subscribe": "t", "minPartitions": "3", "maxTriggerDelay": "15m"})) == []
+    given = {"maxOffsetsPerTrigger": "5", "maxTriggerDelay": "1m", "commitOffsetsToGroup": "g"}
+    assert in_vain(parse({"subscribe": "t", **given})) == list(given)
 
 
 def test_names_are_case_insensitive_and_have_aliases() -> None:

@@ -340,6 +340,13 @@ def demand_no_end(options: SourceOptions) -> None:
             )
 
 
+def in_vain(options: SourceOptions) -> list[str]:
+    """The options that were given to a table and count in a stream alone."""
+    unset = {**_NOTHING, "duration": _duration(_BY_NAME["maxTriggerDelay"].default, _BY_NAME["maxTriggerDelay"])}
+    streams = [option for option in OPTIONS if option.reads == "stream"]
+    return [option.name for option in streams if getattr(options, option.field) != unset[option.kind]]
+
+
 # -- values
 
 
@@ -506,4 +513,5 @@ _PARSERS: dict[str, Callable[[str, Option], object]] = {
 }  # fmt: skip
 _NOTHING: Values = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
 
+_BY_NAME = {option.name: option for option in OPTIONS}
 assert {option.field for option in OPTIONS} | {"security"} == {field.name for field in fields(SourceOptions)}

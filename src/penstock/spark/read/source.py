@@ -48,7 +48,7 @@ from penstock.errors import ClientError, Corrupt, PenstockError
 from penstock.security import Security
 from penstock.spark import schema
 from penstock.spark.read import planning, samelog
-from penstock.spark.read.options import SourceOptions, demand_no_end, parse
+from penstock.spark.read.options import SourceOptions, demand_no_end, in_vain, parse
 from penstock.spark.read.patience import FOUND, NONE_MATCHED, asked, fetch, patiently
 from penstock.spark.read.planning import Offsets, Range
 from penstock.spark.read.unseen import Unseen
@@ -95,6 +95,8 @@ class Source:
     def reader(self, wanted: StructType) -> Reader:
         """A batch reader; one that takes filters if Spark would call them."""
         self._check(wanted)
+        if vain := in_vain(self.options):
+            log.warning("%s: for streams, a table does without", ", ".join(vain))
         loaded = self.loaded
         if loaded is None:
             loaded = patiently(self.options, lambda: batch_range(self.options), known=False)
