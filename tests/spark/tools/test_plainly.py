@@ -52,3 +52,19 @@ def test_an_error_of_ours_keeps_class_and_hint_and_loses_its_frames() -> None:
     assert told(ValueError(behind)) == f"NoRoute: no broker serves topic 'x'\n  {HINTS['NoRoute']}"
     assert cause(ValueError(behind)) == "NoRoute: no broker serves topic 'x'"
     assert told(ValueError("of somebody else")) == ""
+
+
+_QUOTED = """[STREAM_FAILED] Query [id = 1] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred \
+in the user provided function in foreach batch sink. Reason: An exception was raised by the Python Proxy.
+  File "/x/pyspark/sql/classic/dataframe.py", line 443, in count
+    return int(self._jdf.count())
+pyspark.errors.exceptions.captured.{said}
+ SQLSTATE: XXKST
+=== Streaming Query ==="""
+
+
+def test_an_error_of_ours_in_a_function_of_the_users_is_told_as_well() -> None:
+    ours = "DataLoss: offsets 0 to 5 of t queue 0 at a are gone\n  begin with startingOffsets"
+    assert told(ValueError(_QUOTED.format(said="PythonException: " + ours))) == ours
+    for theirs in ("AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] no t", "PythonException: ValueError: mine is broken"):
+        assert told(ValueError(_QUOTED.format(said=theirs))) == ""

@@ -7,6 +7,7 @@ driver    `told` finds that text in what Spark made of it; in sessions of ours P
 
 from __future__ import annotations
 
+import builtins
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -49,6 +50,9 @@ _DENIALS = (
 )  # fmt: skip
 # `penstock.errors.NoRoute: sentence`, and the hint, which is indented by two.
 _OURS = re.compile(r"^(?:py_?spark_)?penstock[\w.]*\.([A-Z]\w*): (.+(?:\n  \S.*)*)", re.MULTILINE)
+# The same where it was shortened already: a function of the user's failed with it, as that of `foreachBatch`, and Spark quotes
+# its traceback. What is Spark's own begins with its class in brackets, or with a sentence.
+_QUOTED = re.compile(r"^pyspark\.errors\.exceptions\.\w+\.\w+: ([A-Z]\w*): (.+(?:\n  \S.*)*)", re.MULTILINE)
 
 
 def plainly(method: Callable[P, R]) -> Callable[P, R]:
@@ -112,7 +116,7 @@ def told(error: BaseException) -> str:
     seen: BaseException | None = error
     while seen is not None:
         text = _whole_text(seen)
-        found = _OURS.search(text)
+        found = _OURS.search(text) or next((m for m in _QUOTED.finditer(text) if m[1] not in vars(builtins)), None)
         if found:
             return f"{found[1]}: {found[2].rstrip()}"
         two = _TWO_DRIVERS.search(text)
