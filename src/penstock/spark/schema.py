@@ -119,6 +119,17 @@ def check(schema: StructType, bulk: bool = False, damage: bool = False) -> None:
             )
 
 
+def demand_one_choice(wanted: StructType, chosen: tuple[str, ...]) -> None:
+    """ConfigError when a schema of the user's has other columns than the options say, which would count for nothing."""
+    names = tuple(field.name for field in wanted.fields)
+    if names != chosen:
+        raise ConfigError(
+            f"the schema has the columns {', '.join(names)}, and the options columns, includeHeaders and includeMetadata say"
+            f" {', '.join(chosen)}",
+            "a schema of your own names all columns: leave it out, or these options",
+        )
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema Spark compares every batch with, to the letter."""
     from pyspark.sql.pandas.types import to_arrow_schema

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark.pages import rewritten
-from penstock.spark.read.options import OPTIONS, SECURITY_OPTIONS, Option, parse, read, unknown
+from penstock.spark.read.options import OPTIONS, SECURITY_OPTIONS, Option, in_vain, parse, read, unknown
 from penstock.spark.write.options import SINK_OPTIONS
 
 DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
@@ -27,6 +27,8 @@ def test_an_unknown_option_names_the_nearest() -> None:
         ("kafka.group.id", "groupIdPrefix", None),
         ("kafka.bootstrap.servers", "penstock.bootstrap.servers", "penstock.bootstrap.servers"),
         ("kafka.max.poll.records", "fetchBytes", None),
+        ("kafka.max.partition.fetch.bytes", "fetchBytes", None),
+        ("kafka.max.poll.interval.ms", None, None),
         ("kafkaConsumer.pollTimeoutMs", "fetchTimeoutMs", None),
         ("kafka.request.timeout.ms", "fetchTimeoutMs", "sendTimeoutMs"),
         ("kafka.acks", None, "level"),
@@ -46,6 +48,19 @@ def test_a_name_of_kafkas_names_what_is_meant_here(brought: str, source: str | N
         assert said.startswith(
             f"unknown option {brought!r}: " + ("options: " if meant is None else f"did you mean {meant}?")
         )
+
+
+@pytest.mark.parametrize("word", ["AUTO", "Auto", " auto "])
+def test_a_word_in_place_of_a_folder_is_no_folder_however_it_is_spelled(word: str) -> None:
+    assert parse({"subscribe": "t", "store": word}).store == "auto"
+    assert parse({"subscribe": "t", "store": word.replace(word.strip(), "None")}).store == "none"
+    assert parse({"subscribe": "t", "store": "./AUTO"}).store == "./AUTO"
+
+
+def test_what_a_table_does_without_is_known() -> None:
+    assert in_vain(parse({"subscribe": "t", "minPartitions": "3", "maxTriggerDelay": "15m"})) == []
+    given = {"maxOffsetsPerTrigger": "5", "maxTriggerDelay": "1m", "commitOffsetsToGroup": "g"}
+    assert in_vain(parse({"subscribe": "t", **given})) == list(given)
 
 
 def test_names_are_case_insensitive_and_have_aliases() -> None:

@@ -126,6 +126,27 @@ def test_a_projection_has_the_columns_asked_for_in_their_order(log: Log) -> None
         Source({"subscribe": "t"}).reader(StructType([StructField("ofset", LongType())]))
 
 
+@pytest.mark.parametrize(
+    "option", [{"columns": "offset,tags"}, {"includeHeaders": "true"}, {"includeMetadata": "true"}]
+)
+def test_a_schema_beside_options_that_say_other_columns_is_refused(log: Log, option: dict[str, str]) -> None:
+    made = Source({"subscribe": "t", **option})
+    for read_as in (made.reader, made.stream_reader):
+        with pytest.raises(ConfigError, match="the schema has the columns tags, offset, and the options"):
+            read_as(TWO)
+    same = Source({"subscribe": "t", "columns": "tags,offset"})
+    assert read(same.reader(TWO)) == [(0, list(range(10))), (1, [0, 1, 2, 3])]
+
+
+def test_a_table_tells_of_options_that_are_for_streams(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"maxOffsetsPerTrigger": "5", "commitOffsetsToGroup": "g"}
+    assert read(reader(**given)) == [(0, list(range(10))), (1, [0, 1, 2, 3])]
+    stream(**given)
+    assert [r.getMessage() for r in caplog.records] == [
+        "maxOffsetsPerTrigger, commitOffsetsToGroup: for streams, a table does without"
+    ]
+
+
 def test_an_engine_that_prunes_columns_gets_only_those(log: Log) -> None:
     made = reader()
     made.pruneColumns(StructType([StructField("offset", LongType())]))

@@ -41,6 +41,11 @@ def test_what_cannot_be_asked(given: dict[str, str]) -> None:
         parse(given)
 
 
+def test_headers_need_no_option_as_they_do_in_kafkas_sink() -> None:
+    with pytest.raises(ConfigError, match="no option includeHeaders: a column headers is written without it"):
+        parse({"topic": "t", "includeHeaders": "true"})
+
+
 @pytest.mark.parametrize(("option", "most"), [("sinkId", 255), ("jobId", 251)])
 def test_a_name_that_no_broker_takes_is_refused_before_the_job(option: str, most: int) -> None:
     parse({option: "n" * most})
@@ -58,7 +63,13 @@ def test_a_name_that_no_broker_takes_is_refused_before_the_job(option: str, most
 @pytest.mark.parametrize("option", ["topic", "path"])
 def test_a_topic_that_nobody_can_write_to_is_refused_before_the_job(option: str) -> None:
     parse({option: "t" * 127})
-    for name in ("t" * 128, "a b", "ü", "orders.v1"):  # the last is a queue topic's
+    for name in (
+        "t" * 128,
+        "a b",
+        "ü",
+        "orders.v1",
+        "TBW102",
+    ):  # the last but one is a queue topic's, the last the template
         with pytest.raises(ConfigError, match=r"no topic of the sink can be called .* 1 to 127 letters"):
             parse({option: name})
 

@@ -63,7 +63,10 @@ class LogSource:
 
     def reader(self, wanted: StructType) -> BulkReader:
         """A batch reader; one that takes filters if Spark would call them."""
-        schema.check(wanted, bulk=True, damage=self.options.on_bad_record == "row" and not self.options.topics)
+        o = self.options
+        schema.check(wanted, bulk=True, damage=o.on_bad_record == "row" and not o.topics)
+        if o.columns or o.include_headers or o.include_metadata:
+            schema.demand_one_choice(wanted, self.columns())
         kind = FilteringBulkReader if takes_filters(self.options.pushdown) else BulkReader
         return kind(self.options, self.segments, wanted)
 

@@ -144,7 +144,7 @@ OPTIONS = (
     Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
     Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache",
            most=4 << 20),
-    Option("store", "text", "auto",
+    Option("store", "folder", "auto",
            "the broker's data folder: where a task can read it, the segments are read directly, and the broker is only"
            " asked for offsets. `auto`: the folder the broker names, for ranges of 1,000 messages and more; `none`: never;"
            " else a path, for instance of a shared disk. Whatever does not match the broker is fetched as usual"),
@@ -177,7 +177,7 @@ _TABLES = (
 _BROUGHT = (
     ("subscribe", "topic"),  # of the source, to the sink
     ("kafka.group.id", "groupIdPrefix"), ("kafka.auto.offset.reset", "startingOffsets"),
-    ("kafka.fetch.", "fetchBytes"), ("kafka.max.p", "fetchBytes"),
+    ("kafka.fetch.", "fetchBytes"), ("kafka.max.partition.", "fetchBytes"), ("kafka.max.poll.records", "fetchBytes"),
     ("kafkaconsumer.polltimeout", "fetchTimeoutMs"), ("kafka.request.timeout", "fetchTimeoutMs"),
     ("kafka.request.timeout", "sendTimeoutMs"), ("kafka.delivery.timeout", "sendTimeoutMs"),
     ("kafka.acks", "level"), ("kafka.transactional.id", "sinkId"), ("kafka.batch.size", "batchBytes"),
@@ -340,6 +340,13 @@ def demand_no_end(options: SourceOptions) -> None:
             )
 
 
+def in_vain(options: SourceOptions) -> list[str]:
+    """The options that were given to a table and count in a stream alone."""
+    unset = {**_NOTHING, "duration": _duration(_BY_NAME["maxTriggerDelay"].default, _BY_NAME["maxTriggerDelay"])}
+    streams = [option for option in OPTIONS if option.reads == "stream"]
+    return [option.name for option in streams if getattr(options, option.field) != unset[option.kind]]
+
+
 # -- values
 
 
@@ -349,6 +356,12 @@ def _text(text: str, option: Option) -> str:
     if "\0" in text:  # no file and no name has one, and the system's calls refuse it without saying what it is about
         raise ValueError("has a character NUL")
     return text.strip()
+
+
+def _folder(text: str, option: Option) -> str:
+    """A path, or one of the words, however it is spelled: taken for a path it would be looked for in vain, without a word."""
+    word = _text(text, option)
+    return word.lower() if word.lower() in ("auto", "none") else word
 
 
 def _servers(text: str, option: Option) -> str:
@@ -493,11 +506,12 @@ def _positions(text: str, option: Option) -> Positions | str:
 
 
 _PARSERS: dict[str, Callable[[str, Option], object]] = {
-    "text": _text, "servers": _servers, "group": _group, "selection": _selection, "word": _word, "names": _names, "tags": _tags,
-    "pattern": _pattern,
+    "text": _text, "folder": _folder, "servers": _servers, "group": _group, "selection": _selection, "word": _word,
+    "names": _names, "tags": _tags, "pattern": _pattern,
     "flag": _flag, "whole": _whole, "count": _count, "bytes": _bytes, "duration": _duration,
     "moment": lambda text, option: moment_ms(text), "json": _json, "positions": _positions,
 }  # fmt: skip
 _NOTHING: Values = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
 
+_BY_NAME = {option.name: option for option in OPTIONS}
 assert {option.field for option in OPTIONS} | {"security"} == {field.name for field in fields(SourceOptions)}

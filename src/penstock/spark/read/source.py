@@ -48,7 +48,7 @@ from penstock.errors import ClientError, Corrupt, PenstockError
 from penstock.security import Security
 from penstock.spark import schema
 from penstock.spark.read import planning, samelog
-from penstock.spark.read.options import SourceOptions, demand_no_end, parse
+from penstock.spark.read.options import SourceOptions, demand_no_end, in_vain, parse
 from penstock.spark.read.patience import FOUND, NONE_MATCHED, asked, fetch, patiently
 from penstock.spark.read.planning import Offsets, Range
 from penstock.spark.read.unseen import Unseen
@@ -94,7 +94,9 @@ class Source:
 
     def reader(self, wanted: StructType) -> Reader:
         """A batch reader; one that takes filters if Spark would call them."""
-        schema.check(wanted)
+        self._check(wanted)
+        if vain := in_vain(self.options):
+            log.warning("%s: for streams, a table does without", ", ".join(vain))
         loaded = self.loaded
         if loaded is None:
             loaded = patiently(self.options, lambda: batch_range(self.options), known=False)
@@ -103,8 +105,14 @@ class Source:
     def stream_reader(self, wanted: StructType) -> StreamReader:
         """A stream reader. ConfigError when it is told where to end."""
         demand_no_end(self.options)
-        schema.check(wanted)
+        self._check(wanted)
         return StreamReader(self.options, wanted)
+
+    def _check(self, wanted: StructType) -> None:
+        o = self.options
+        schema.check(wanted)
+        if o.columns or o.include_headers or o.include_metadata:
+            schema.demand_one_choice(wanted, self.columns())
 
 
 def batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:

@@ -7,6 +7,7 @@ driver    `told` finds that text in what Spark made of it; in sessions of ours P
 
 from __future__ import annotations
 
+import builtins
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from functools import wraps
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from penstock.errors import PenstockError
+from penstock.errors import BAD_SIGNATURE, NO_RIGHT, NO_USER, BrokerRefused, PenstockError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
@@ -39,8 +40,19 @@ HINTS = {
     ),
     "TimedOut": "is the broker up and not too busy? what was done stands, and the same again goes on",
 }
+# The same of what access control has answered.
+_USER = "the options user and secretFile, or PENSTOCK_USER and PENSTOCK_SECRET in the environment of the driver, say who we are"
+_DENIALS = (
+    (NO_USER, f"the broker wants to know that: {_USER}"),
+    (BAD_SIGNATURE, f"{_USER}; behind several wrong secrets the broker refuses right ones, too, for a minute"),
+    (NO_RIGHT, "docs/rights.md says who grants it. To write takes group:NAME and group:NAME/*, too: the sinkId is NAME, or job-"
+               " and the jobId; to read takes the groupIdPrefix"),
+)  # fmt: skip
 # `penstock.errors.NoRoute: sentence`, and the hint, which is indented by two.
 _OURS = re.compile(r"^(?:py_?spark_)?penstock[\w.]*\.([A-Z]\w*): (.+(?:\n  \S.*)*)", re.MULTILINE)
+# The same where it was shortened already: a function of the user's failed with it, as that of `foreachBatch`, and Spark quotes
+# its traceback. What is Spark's own begins with its class in brackets, or with a sentence.
+_QUOTED = re.compile(r"^pyspark\.errors\.exceptions\.\w+\.\w+: ([A-Z]\w*): (.+(?:\n  \S.*)*)", re.MULTILINE)
 
 
 def plainly(method: Callable[P, R]) -> Callable[P, R]:
@@ -79,10 +91,16 @@ def _each(items: Iterator[T]) -> Iterator[T]:
 
 def _short(error: PenstockError) -> PenstockError:
     text = str(error)
-    hint = error.hint or next((HINTS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in HINTS), "")
+    hint = error.hint or _denial(error)
+    hint = hint or next((HINTS[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in HINTS), "")
     if hint and hint not in text:
         error.args = (f"{text}\n  {hint}",)
     return error.with_traceback(None)
+
+
+def _denial(error: PenstockError) -> str:
+    said = error.remark if isinstance(error, BrokerRefused) and error.denied else ""
+    return next((hint for words, hint in _DENIALS if words in said), "")
 
 
 _TWO_DRIVERS = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\][^\n]*?(?: for (\d+)|\n|$)")
@@ -98,7 +116,7 @@ def told(error: BaseException) -> str:
     seen: BaseException | None = error
     while seen is not None:
         text = _whole_text(seen)
-        found = _OURS.search(text)
+        found = _OURS.search(text) or next((m for m in _QUOTED.finditer(text) if m[1] not in vars(builtins)), None)
         if found:
             return f"{found[1]}: {found[2].rstrip()}"
         two = _TWO_DRIVERS.search(text)

@@ -14,7 +14,7 @@ from penstock.spark import schema
 from penstock.spark.read import options
 from penstock.spark.read.options import Option
 from penstock.wire.layout import TOPIC_BYTES_MAX
-from penstock.wire.names import LOG_NAME, SINK_NAME, SINK_NAME_MAX
+from penstock.wire.names import LOG_NAME, SINK_NAME, SINK_NAME_MAX, TEMPLATE_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -74,7 +74,9 @@ _OURS = frozenset(
 
 BATCH_BYTES_MAX, SEND_BYTES_MAX = 8 << 20, 4 << 20
 PARTITION_MAX = 2**31 - 1
-TOPIC_NAMES = f"1 to {TOPIC_BYTES_MAX} letters, digits, % | _ and -"
+TOPIC_NAMES = (
+    f"1 to {TOPIC_BYTES_MAX} letters, digits, % | _ and -, and is not {TEMPLATE_TOPIC.decode()}, the system's own"
+)
 
 
 class SinkColumn(NamedTuple):
@@ -91,7 +93,9 @@ SINK_COLUMNS = (
     SinkColumn("topic", ("string",), "where the row goes; required without the option `topic`"),
     SinkColumn("partition", ("int", "bigint", "smallint"),
                "the queue id; with several brokers queues are numbered through, broker by broker in the order of names"),
-    SinkColumn("headers", ("array<struct<key:string,value:binary>>",), "more properties; values are UTF-8 text"),
+    SinkColumn("headers", ("array<struct<key:string,value:binary>>",),
+               "more properties; values are UTF-8 text. Of several with one key the last one counts, and one without a value"
+               " is left out"),
     SinkColumn("tags", ("string",), "the tag"),
     SinkColumn("keys", ("array<string>",), "the keys one by one; wins over `key`"),
     SinkColumn("properties", ("map<string,string>",),
@@ -111,6 +115,8 @@ def for_writing(given: Mapping[str, str]) -> bool:
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
     """The options, checked. `ConfigError` for an unknown name (naming the nearest), a bad value or a clash."""
+    if headers := next((name for name in given if name.lower() == "includeheaders"), None):  # of Kafka's sink
+        raise ConfigError(f"the sink has no option {headers}: a column headers is written without it", "leave it out")
     values, seen = options.read((*SINK_OPTIONS, *options.SECURITY_OPTIONS), given)
     security = options.take_security(values)
     for option in SINK_OPTIONS:
@@ -140,7 +146,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 def legal_topic(name: str) -> bool:
     """Whether rows can be written to a topic of that name."""
     data = name.encode("utf-8", "replace")
-    return len(data) <= TOPIC_BYTES_MAX and re.fullmatch(LOG_NAME, data) is not None
+    return len(data) <= TOPIC_BYTES_MAX and re.fullmatch(LOG_NAME, data) is not None and data != TEMPLATE_TOPIC
 
 
 def sink_of_job(job: str) -> str:
