@@ -19,7 +19,7 @@ from penstock.cli.tools import (
     with_json,
     with_registry,
 )
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import ConnectionLost, NotEverywhere, NotFound, PenstockError, TimedOut
 
 
 @click.group(cls=Whole)
@@ -81,6 +81,7 @@ def client_disconnect(registry: str, as_json: bool, dry_run: bool, force: bool, 
 def broker_ls(registry: str, as_json: bool) -> None:
     """The brokers that the registry knows, masters and slaves: address, version, since when, how full the disk is."""
     rows = []
+    missed: dict[str, Exception] = {}
     with penstock.Admin(registry) as admin:
         info = admin.cluster_info()
         cluster_of = {name: cluster for cluster, names in info.clusters.items() for name in names}
@@ -94,6 +95,8 @@ def broker_ls(registry: str, as_json: bool) -> None:
                 told = answers[address]
                 if isinstance(told, PenstockError):
                     row |= {"version": None, "up_s": None, "disk": None, "state": str(told)}
+                    if isinstance(told, ConnectionLost | TimedOut):
+                        missed[name if id_ == 0 else f"{name} ({address})"] = told
                 else:
                     up_s = max(0, time.time() - int(told.get("bootTimestamp") or 0) / 1000)
                     version = told.get("penstockVersion") or told.get("brokerVersionDesc", "")
@@ -107,3 +110,5 @@ def broker_ls(registry: str, as_json: bool) -> None:
     if not as_json:
         rows = [{name: "-" if value is None else value for name, value in row.items()} for row in rows]
     print_rows(rows, as_json)
+    if missed:
+        raise NotEverywhere(missed, "`penstock status HOST:4151` says whether it serves.")
