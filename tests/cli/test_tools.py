@@ -233,6 +233,8 @@ async def test_a_tail_beside_one_that_is_away_shows_what_the_others_have(broker:
         for words in (["tail", "there", *run], ["export", "read", "-n", broker.registry]):
             done = CliRunner().invoke(main, words)
             assert (done.exit_code, done.stdout) == (1, ""), (words, done.output)
+        done = CliRunner().invoke(main, ["tail", "there", *run])
+        assert "penstock: broker gone: cannot connect to 127.0.0.1:1" in done.stderr  # its address alone says little
         with Admin(broker.registry, partial=True) as admin:
             assert [row["body"] for row in admin.browse("bare")] == ["waits"]
 

@@ -103,7 +103,7 @@ def broker_ls(registry: str, as_json: bool) -> None:
                     row |= {
                         "version": version,
                         "up_s": int(up_s),
-                        "disk": told.get("commitLogDiskRatio"),
+                        "disk": _number(told.get("commitLogDiskRatio")),
                         "state": "up",
                     }
                 rows.append(row)
@@ -112,3 +112,11 @@ def broker_ls(registry: str, as_json: bool) -> None:
     print_rows(rows, as_json)
     if missed:
         raise NotEverywhere(missed, "`penstock status HOST:4151` says whether it serves.")
+
+
+def _number(text: str | None) -> float | None:
+    """A figure that is told as text, where it is one: other brokers may say something else."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
