@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any, Literal
+from typing import Literal
 
 from penstock.client.aio.channelconsumer import ChannelConsumer
 from penstock.client.aio.cluster import Cluster
@@ -243,11 +243,11 @@ class Membership:
         """Why a broker is asked nothing now, if it is not."""
         return silent.get(broker) or (_not_yet(broker) if broker in self._owing else None)
 
-    def _owes(self, broker: str, task: asyncio.Task[Any]) -> None:
+    def _owes(self, broker: str, task: asyncio.Task[object]) -> None:
         """A broker has not answered yet, and is heard whenever it does."""
         self._owing.add(broker)
 
-        def end(task: asyncio.Task[Any]) -> None:
+        def end(task: asyncio.Task[object]) -> None:
             self._owing.discard(broker)
             if not task.cancelled():
                 task.exception()  # whatever it is: it is asked again
