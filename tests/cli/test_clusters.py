@@ -12,6 +12,7 @@ def test_brokers(run: Run, broker: Broker) -> None:
     (row,) = run("broker", "ls", rows=True)
     assert (row["broker"], row["role"], row["address"], row["state"]) == ("broker-a", "master", broker.remoting, "up")
     assert row["up_s"] >= 0
+    assert isinstance(row["disk"], float)  # it was a text
     assert "broker-a" in run("broker", "ls")
     assert broker_ls.name == "ls"
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -174,6 +175,30 @@ async def test_a_look_shows_what_the_others_say(broker: Broker) -> None:
         assert (done.exit_code, "not at broker gone: " in done.stderr, done.stdout) == (1, True, "")
 
 
+async def test_which_brokers_there_are_is_no_success_where_one_does_not_answer(broker: Broker) -> None:
+    """A program that asked for the exit code alone took it for well."""
+    async with beside(broker, "gone", "127.0.0.1:1"):
+        done = CliRunner().invoke(main, ["broker", "ls", "--json", "-n", broker.registry])
+        assert (done.exit_code, "penstock: not at broker gone: " in done.stderr) == (1, True), done.output
+        assert [json.loads(line)["broker"] for line in done.stdout.splitlines()] == ["broker-a", "gone"]
+
+
+async def test_a_dry_run_of_a_delayed_message_asks_its_own_broker(broker: Broker) -> None:
+    """It failed where any other one was away, though cancelling would have been done."""
+    async with beside(broker, "gone", "127.0.0.1:1"):
+        with Admin(broker.registry, partial=True) as admin, Producer(broker.registry) as producer:
+            queue = admin.route("read").publish_queues()[0]
+            producer.send(Message("read", b"later", deliver_at_ms=time.time_ns() // 1_000_000 + 3_600_000), queue=queue)
+            eventually(lambda: admin.delayed())
+            (row,) = admin.delayed()
+        for verb in ("cancel", "fire"):
+            done = CliRunner().invoke(main, ["delayed", verb, "--dry-run", row["id"], "-n", broker.registry])
+            assert (done.exit_code, done.stderr) == (0, ""), done.output
+            for id_, code in (("broker-a/99", 3), ("gone/1", 1)):
+                done = CliRunner().invoke(main, ["delayed", verb, "--dry-run", id_, "-n", broker.registry])
+                assert (done.exit_code, "127.0.0.1:1" in done.stderr) == (code, code == 1), done.output
+
+
 async def test_what_is_at_the_one_that_is_away_alone_ends_no_look_at_the_others(broker: Broker) -> None:
     """`top` ended at the first topic of a broker that hung."""
     async with beside(broker, "gone", "127.0.0.1:1", "read", "there"):
@@ -208,6 +233,8 @@ async def test_a_tail_beside_one_that_is_away_shows_what_the_others_have(broker:
         for words in (["tail", "there", *run], ["export", "read", "-n", broker.registry]):
             done = CliRunner().invoke(main, words)
             assert (done.exit_code, done.stdout) == (1, ""), (words, done.output)
+        done = CliRunner().invoke(main, ["tail", "there", *run])
+        assert "penstock: broker gone: cannot connect to 127.0.0.1:1" in done.stderr  # its address alone says little
         with Admin(broker.registry, partial=True) as admin:
             assert [row["body"] for row in admin.browse("bare")] == ["waits"]
 

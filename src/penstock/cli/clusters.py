@@ -19,7 +19,7 @@ from penstock.cli.tools import (
     with_json,
     with_registry,
 )
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import ConnectionLost, NotEverywhere, NotFound, PenstockError, TimedOut
 
 
 @click.group(cls=Whole)
@@ -81,6 +81,7 @@ def client_disconnect(registry: str, as_json: bool, dry_run: bool, force: bool, 
 def broker_ls(registry: str, as_json: bool) -> None:
     """The brokers that the registry knows, masters and slaves: address, version, since when, how full the disk is."""
     rows = []
+    missed: dict[str, Exception] = {}
     with penstock.Admin(registry) as admin:
         info = admin.cluster_info()
         cluster_of = {name: cluster for cluster, names in info.clusters.items() for name in names}
@@ -94,16 +95,28 @@ def broker_ls(registry: str, as_json: bool) -> None:
                 told = answers[address]
                 if isinstance(told, PenstockError):
                     row |= {"version": None, "up_s": None, "disk": None, "state": str(told)}
+                    if isinstance(told, ConnectionLost | TimedOut):
+                        missed[name if id_ == 0 else f"{name} ({address})"] = told
                 else:
                     up_s = max(0, time.time() - int(told.get("bootTimestamp") or 0) / 1000)
                     version = told.get("penstockVersion") or told.get("brokerVersionDesc", "")
                     row |= {
                         "version": version,
                         "up_s": int(up_s),
-                        "disk": told.get("commitLogDiskRatio"),
+                        "disk": _number(told.get("commitLogDiskRatio")),
                         "state": "up",
                     }
                 rows.append(row)
     if not as_json:
         rows = [{name: "-" if value is None else value for name, value in row.items()} for row in rows]
     print_rows(rows, as_json)
+    if missed:
+        raise NotEverywhere(missed, "`penstock status HOST:4151` says whether it serves.")
+
+
+def _number(text: str | None) -> float | None:
+    """A figure that is told as text, where it is one: other brokers may say something else."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -226,7 +226,7 @@ def chart(counts: list[int], width: int) -> str:
 @click.argument("ids", nargs=-1, required=True, metavar="ID …")
 def delayed_cancel(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, ...]) -> None:
     """Do not deliver these: ids as `ls` shows them. Exit code 3 when one is not there (any more), 4 when it is not yours."""
-    _each(registry, as_json, ids, _look_up if dry_run else penstock.Admin.cancel_delayed)
+    _each(registry, as_json, ids, _look_up if dry_run else penstock.Admin.cancel_delayed, looks=dry_run)
 
 
 @delayed.command("fire")
@@ -247,22 +247,26 @@ def delayed_fire(
     def fire(admin: penstock.Admin, id_: str) -> Json:
         return admin.fire_delayed(id_, at_ms=at_ms)
 
-    _each(registry, as_json, ids, _look_up if dry_run else fire)
+    _each(registry, as_json, ids, _look_up if dry_run else fire, looks=dry_run)
 
 
 def _look_up(admin: penstock.Admin, id_: str) -> Json:
-    """A delayed message as it is. NotFound."""
-    _, slash, number = id_.rpartition("/")
+    """A delayed message as it is. NotFound, or why its broker does not say: no other one has it."""
+    broker, slash, number = id_.rpartition("/")
     if not slash or not (number.isascii() and number.isdigit()):
         raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
     for row in admin.delayed(limit=_LOOKED_AT_MAX):
         if row["id"] == id_:
             return row
+    if broker in admin.missed:
+        raise admin.missed[broker]
     raise NotFound(f"no delayed message {id_}", "`penstock delayed ls` lists them.")
 
 
-def _each(registry: str, as_json: bool, ids: tuple[str, ...], change: Callable[[penstock.Admin, str], Json]) -> None:
-    with penstock.Admin(registry) as admin:
+def _each(
+    registry: str, as_json: bool, ids: tuple[str, ...], change: Callable[[penstock.Admin, str], Json], *, looks: bool
+) -> None:
+    with penstock.Admin(registry, partial=looks) as admin:
         for id_ in ids:
             try:
                 row = change(admin, id_)

@@ -151,11 +151,12 @@ def _alone(
 
 
 def _leave_out(consumer: penstock.PullConsumer, away: dict[str, PenstockError]) -> None:
-    """Read nothing of these brokers. The error of the first where there are no others."""
+    """Read nothing of these brokers. The error of the first, with its name, where there are no others."""
     if lost := [queue for queue in consumer.assignment if queue.broker in away]:
         consumer.unassign(*lost)
     if away and not consumer.assignment:
-        raise next(iter(away.values()))
+        name, error = next(iter(away.items()))
+        raise type(error)(f"broker {name}: {error}") from error.__cause__
 
 
 def _miss(away: Mapping[str, PenstockError], missed: dict[str, PenstockError], follow: bool) -> None:

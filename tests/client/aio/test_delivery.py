@@ -105,6 +105,32 @@ async def test_a_broker_that_does_not_take_a_message_back_holds_the_iteration_up
     assert "a message could not be given back" in caplog.text
 
 
+async def test_a_broker_that_does_not_take_messages_back_is_not_waited_for_by_each_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thirty messages of one that said nothing stood before those of the others for a minute and a half."""
+    waited: list[float | None] = []
+    wait = asyncio.wait
+
+    async def waits(tasks: tuple[asyncio.Task[None]], timeout: float | None = None) -> object:
+        waited.append(timeout)
+        return await wait(tasks, timeout=min(timeout or 0, 0.01))
+
+    monkeypatch.setattr(asyncio, "wait", waits)
+    silent, others = Silent(), Hand()
+    for number in range(3):
+        await Delivery(silent, message(number)).nack()
+    await Delivery(others, message(3, store_host="127.0.0.2:10911")).nack()
+    long_s = delivery_module.GIVE_BACK_S
+    assert waited == [long_s, 0, 0, long_s]
+    silent.answers.set()
+    while len(silent.said) < 3:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await Delivery(silent, message(4)).nack()  # it answers again
+    assert waited[-1] == long_s
+
+
 async def test_a_failure_that_is_known_in_time_is_raised() -> None:
     with pytest.raises(ConnectionLost):
         await Delivery(Hand(ConnectionLost("away")), message(3)).nack()

@@ -16,7 +16,7 @@ from client.scripted import message
 from penstock.client.aio.delivery import Handed
 from penstock.client.aio.dispatch import Acknowledged, Dispatcher
 from penstock.client.aio.listening import Listeners
-from penstock.client.results import Retry
+from penstock.client.results import Outcome, Retry
 from penstock.errors import ConnectionLost
 from penstock.message import ReceivedMessage
 
@@ -42,6 +42,30 @@ async def test_listeners_take_their_topics_and_the_iteration_the_rest() -> None:
         iterated.append(delivery.body)
     await hand.wait_for(2)
     assert (heard, iterated, hand.outcomes) == ([b"m1"], [b"m2"], [None, None])
+    worker.cancel()
+    listeners.close()
+
+
+async def test_a_broker_that_does_not_take_messages_back_keeps_no_worker_from_the_others() -> None:
+    """A coroutine's worker waited for each of them, 10 s and more."""
+    answers = asyncio.Event()
+
+    class Silent(Hand):
+        async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+            await answers.wait()
+            await super().settle(message, outcome)
+
+    async def listener(message: ReceivedMessage) -> Retry | None:
+        return None if message.queue_offset == 9 else Retry()
+
+    listeners = Listeners("G", listener, threads=1, timeout_s=20)
+    dispatcher, silent, other = Dispatcher(listeners), Silent(), Hand()
+    worker = asyncio.create_task(dispatcher.work())
+    dispatcher.offer([silent, silent, other], [message(1), message(2), message(9)])
+    await other.wait_for(1)
+    assert silent.outcomes == []
+    answers.set()
+    await silent.wait_for(2)
     worker.cancel()
     listeners.close()
 

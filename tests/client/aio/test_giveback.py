@@ -47,3 +47,19 @@ async def test_nothing_works() -> None:
         script.replies = {code: lambda command: command.reply(1, remark="no") for code in (BACK, SEND)}
         assert not await GiveBack(script.cluster, "G", 5).give(QUEUE, message(), Retry())
         assert script.codes() == [BACK, SEND]
+
+
+async def test_a_copy_goes_to_another_broker_than_the_one_that_did_not_take_the_message() -> None:
+    """It went to that one again, for some of the messages, and was waited for as long a second time."""
+    async with scripted() as script:
+        here = script.cluster.registries[0]
+        one = {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 2}
+        script.route = {
+            "brokerDatas": [{"brokerAddrs": {"0": here}, "brokerName": name, "cluster": "C"} for name in "ab"],
+            "queueDatas": [{"brokerName": name, **one} for name in "ab"],
+            "filterServerTable": {},
+        }
+        script.replies[BACK] = lambda command: command.reply(1, remark="no")
+        for offset in range(4):
+            assert await GiveBack(script.cluster, "G", 5).give(QUEUE, message(offset), Retry())
+        assert {command.ext["n"] for command in script.asked if command.code == SEND} == {"b"}

@@ -208,6 +208,49 @@ async def test_a_broker_that_says_nothing_is_waited_for_once_and_not_by_every_to
         assert asked == [RequestCode.HEART_BEAT] * asked.count(RequestCode.HEART_BEAT) + [MEMBERS]
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_broker_that_says_nothing_holds_up_no_queue_of_another_and_is_heard_when_it_answers(
+    monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    """The heartbeats, the members and where to begin were waited for one after the other: the others' queues came after 10 s
+    to 30 s.
+    """
+    monkeypatch.setattr("penstock.client.aio.membership.SILENT_S", 0.02)
+    monkeypatch.setattr("penstock.client.aio.membership.REBALANCE_SOON_S", 0.02)
+    answers, topics = asyncio.Event(), ["T0", "T1"]
+    async with member(orderly=orderly) as (script, logs, group):
+
+        async def late(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+            await answers.wait()
+            await script.answer(command, writer)
+
+        async with peer(late) as away:
+            addresses = {"a": away, "b": script.cluster.registries[0]}
+            brokers = [
+                {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"}
+                for name, address in addresses.items()
+            ]
+            one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+            queues = [{"brokerName": name, **one} for name in addresses]
+            script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+            script.replies[MEMBERS] = lambda command: command.reply(
+                body=dumps({"consumerIdList": [script.cluster.client_id]})
+            )
+            script.replies[RequestCode.LOCK_BATCH_MQ] = lambda command: command.reply(
+                body=dumps({"lockOKMQSet": body(command)["mqSet"]})
+            )
+            script.cluster.timeout_s = 3_600
+            script.cluster.join(group.heartbeat, {}, group.rebalance_soon)
+            for topic in topics:
+                group.subscribe(topic)
+            await group.join(topics)
+            group.start()
+            await until(lambda: set(logs.assigned) == {MessageQueue(t, "b", 0) for t in topics})
+            answers.set()
+            await until(lambda: set(logs.assigned) == {MessageQueue(t, n, 0) for t in topics for n in "ab"})
+            await until(lambda: not group._owing)
+
+
 async def test_many_topics_cost_few_heartbeats() -> None:
     """Each names all topics. None is pulled before its broker has heard of it."""
     topics = [f"T{number}" for number in range(60)]

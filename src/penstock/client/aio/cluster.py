@@ -301,9 +301,9 @@ class Cluster:
                     return f"broker {name}"
         return f"the broker at {address}"
 
-    async def send_heartbeats(self) -> None:
+    async def send_heartbeats(self, patience_s: float | None = None) -> None:
         """A heartbeat to every broker known, side by side, for one may say nothing; the unreachable ones are left for the next
-        time.
+        time, and whoever has not answered within `patience_s`, where that is given, is heard later.
         """
         if self._heartbeat() is None:
             return
@@ -319,7 +319,11 @@ class Cluster:
             else:
                 self.outages.answered(self.broker_at(address))
 
-        await asyncio.gather(*map(tell, self.broker_addresses()))
+        addresses = self.broker_addresses()
+        if patience_s is None:
+            await asyncio.gather(*map(tell, addresses))
+        elif addresses:
+            await asyncio.wait([self.spawn(tell(address)) for address in addresses], timeout=patience_s)
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
         """Say goodbye to every broker connected to, side by side, for one may say nothing."""

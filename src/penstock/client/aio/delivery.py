@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Protocol
 
 from penstock.client.results import Outcome, Reject, Retry
@@ -13,6 +14,9 @@ log = logging.getLogger("penstock.client")
 
 GIVE_BACK_S = 3.0  # an iteration waits no longer for a broker that takes a message back: it has others to work on
 _under_way: set[asyncio.Task[None]] = set()
+_late: dict[
+    tuple[asyncio.AbstractEventLoop, str], int
+] = {}  # by the broker's address: how many were waited for in vain
 
 
 class Owner(Protocol):
@@ -145,23 +149,30 @@ class Delivery(Handed):
 
 
 async def give_back(handed: Handed, outcome: Outcome) -> None:
-    """Settle, in the loop, what an iteration is not done with. A broker that says nothing is waited for `GIVE_BACK_S`.
+    """Settle, in the loop, what an iteration is not done with. A broker that says nothing is waited for `GIVE_BACK_S`, and not
+    by each of its messages: while one is late, the others of that broker are not waited for.
 
     Then the client goes on trying by itself, and logs each failure; what is committed stays before the message meanwhile.
     """
-    task = asyncio.get_running_loop().create_task(handed.settle(outcome))
+    loop = asyncio.get_running_loop()
+    where = loop, handed.message.store_host
+    task = loop.create_task(handed.settle(outcome))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
     try:
-        await asyncio.wait((task,), timeout=GIVE_BACK_S)
+        await asyncio.wait((task,), timeout=0 if where in _late else GIVE_BACK_S)
     finally:
         if not task.done():
-            task.add_done_callback(_tell)
+            _late[where] = _late.get(where, 0) + 1
+            task.add_done_callback(partial(_tell, where))
     if task.done():
         task.result()
 
 
-def _tell(task: asyncio.Task[None]) -> None:
+def _tell(where: tuple[asyncio.AbstractEventLoop, str], task: asyncio.Task[None]) -> None:
+    _late[where] -= 1
+    if not _late[where]:
+        del _late[where]
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("a message could not be given back: it comes again", exc_info=error)
 

@@ -148,7 +148,7 @@ class Dispatcher:
                 loop.call_soon_threadsafe(self._settle, handed, outcome)
 
     def _settle(self, handed: Handed, outcome: Outcome) -> None:
-        """Carry out what a thread has found: it goes on meanwhile; the window bounds how much is under way."""
+        """Carry out what a listener has found: who called it goes on meanwhile; the window bounds how much is under way."""
         task = asyncio.get_running_loop().create_task(handed.settle(outcome))
         self._settling.add(task)
         self.listeners.begin_work()
@@ -208,7 +208,11 @@ class Dispatcher:
                 self.listeners.begin_work()
                 try:
                     handed.begin(self.listeners.timeout_s)
-                    await handed.settle(await self.listeners.call(handed.message))
+                    outcome = await self.listeners.call(handed.message)
+                    if outcome is None:
+                        await handed.settle(None)
+                    else:  # its broker may say nothing for long: this worker has others to work on
+                        self._settle(handed, outcome)
                 except Exception:
                     log.exception("a message could not be settled")
                 finally:

@@ -68,18 +68,19 @@ class GiveBack:
         except (ClientError, WireError) as error:
             log.warning("group %s could not give back %s: %s", self._group, message.msg_id, error)
         try:
-            await self._send(message, level)
+            await self._send(message, level, queue.broker)
             return True
         except (ClientError, WireError, ValueError) as error:
             log.error("group %s could not send %s to its retry topic: %s", self._group, message.msg_id, error)
             return False
 
-    async def _send(self, message: ReceivedMessage, level: int) -> None:
-        """The same by an ordinary send, for a message whose broker is away or has it no longer."""
+    async def _send(self, message: ReceivedMessage, level: int, broker: str) -> None:
+        """The same by an ordinary send, to another broker where there is one: the message's own is away, or has it no longer."""
         topic = RETRY_PREFIX + self._group
         queues = (await self._cluster.route(topic)).publish_queues()
         if not queues:
             raise NoRoute(f"no broker takes messages for topic {topic!r}")
+        queues = [queue for queue in queues if queue.broker != broker] or queues
         properties = {name: value for name, value in message.properties.items() if name not in _NOT_CARRIED}
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(names.ORIGIN_ID, message.msg_id)

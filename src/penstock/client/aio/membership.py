@@ -12,7 +12,7 @@ from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.logconsumer import LogConsumer
 from penstock.client.rebalance import changes
-from penstock.client.routes import Json, Route
+from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import Subscription, consume_from, selection
 from penstock.errors import ClientError, NoRoute, NotConnected, TimedOut, WireError
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
@@ -23,6 +23,7 @@ log = logging.getLogger("penstock.client")
 
 REBALANCE_S = 20.0
 REBALANCE_SOON_S = 1.0  # when a route, a lock or a member list is still missing
+SILENT_S = 1.0  # a broker that has not answered by then is listened to beside the sharing out: others have queues, too
 
 
 class Membership:
@@ -40,6 +41,11 @@ class Membership:
         self._rebalance_wanted = asyncio.Event()
         self._untold = False  # whether the brokers have yet to hear what is read now
         self._closing = False
+        self._share: dict[str, set[MessageQueue]] = {}  # by topic, as it was shared out last
+        self._owing: set[str] = (
+            set()
+        )  # brokers that owe an answer: they are asked nothing more until it has come, or is lost
+        self._slow: set[str] = set()  # those whose answer was not waited for: others are asked for the members first
 
     def heartbeat(self) -> Json:
         """The producer and consumer sets that this member's heartbeats carry."""
@@ -90,7 +96,7 @@ class Membership:
         """Make the brokers of some topics know this member, then share the queues out."""
         await self._find(topics)
         self._untold = False
-        await self._cluster.send_heartbeats()
+        await self._cluster.send_heartbeats(SILENT_S)
         self.rebalance_soon()
 
     async def add(self, topic: str) -> None:
@@ -131,7 +137,7 @@ class Membership:
     async def _tell(self) -> None:
         self._untold = False
         try:
-            await self._cluster.send_heartbeats()
+            await self._cluster.send_heartbeats(SILENT_S)
         except Exception:  # whatever it is, the queues are shared out none the less
             self._untold = True
             log.exception("group %s cannot say what it reads, tried again", self._name)
@@ -178,55 +184,118 @@ class Membership:
         if self._settings.shared:
             members = await self._members(topic, silent)
             if self._cluster.client_id not in members:
-                await self._cluster.send_heartbeats()
+                await self._cluster.send_heartbeats(SILENT_S)
                 return False
             share = list(self._settings.allocate(self._cluster.client_id, queues, members))
         else:
             share = queues
+        self._share[topic] = set(share)
         gone, new = changes(self._logs.assigned, share, topic)
         for queue in gone:
             await self._logs.drop(queue)
-        locked = await self._logs.lock(queue for queue in new if queue.broker not in silent)
         # Brokers that do not say where to begin: the others' queues are taken.
-        failed: dict[str, ClientError | WireError] = {
-            queue.broker: silent[queue.broker] for queue in new if queue.broker in silent
-        }
+        failed: list[ClientError | WireError] = []
+        asked: dict[str, list[MessageQueue]] = {}
         for queue in new:
-            if queue not in locked or queue.broker in failed:
+            if (error := self._unasked(queue.broker, silent)) is not None:
+                failed.append(error)
+            else:
+                asked.setdefault(queue.broker, []).append(queue)
+        taking = {
+            self._cluster.spawn(self._take(topic, queues, silent, failed)): broker for broker, queues in asked.items()
+        }
+        if taking:
+            await asyncio.wait(taking, timeout=SILENT_S)
+        for task, broker in taking.items():
+            if task.done():
+                self._slow.discard(broker)
+            else:
+                self._owes(broker, task)
+                failed.append(_not_yet(broker))
+        if failed:
+            raise failed[0]
+        return all(queue in self._logs.assigned for queue in share)
+
+    async def _take(
+        self,
+        topic: str,
+        queues: list[MessageQueue],
+        silent: dict[str, ClientError],
+        failed: list[ClientError | WireError],
+    ) -> None:
+        """Take queues of one broker, as far as they are this member's share still when it has said where to begin."""
+        locked = await self._logs.lock(queues)
+        for queue in queues:
+            if queue not in locked:
                 continue
             try:
                 offset = await self._logs.start_offset(queue)
             except (ClientError, WireError) as error:
-                failed[queue.broker] = error
+                failed.append(error)
                 _note_silent(silent, queue.broker, error)
-                continue
+                return
             if (subscription := self.subscriptions.get(topic)) is None or self._closing:  # meanwhile
-                break
-            self._logs.take(queue, subscription, offset, locked[queue])
-        if failed:
-            raise next(iter(failed.values()))
-        return len(locked) == len(new)
+                return
+            if queue in self._share[topic] and queue not in self._logs.assigned:
+                self._logs.take(queue, subscription, offset, locked[queue])
+
+    def _unasked(self, broker: str, silent: dict[str, ClientError]) -> ClientError | None:
+        """Why a broker is asked nothing now, if it is not."""
+        return silent.get(broker) or (_not_yet(broker) if broker in self._owing else None)
+
+    def _owes(self, broker: str, task: asyncio.Task[object]) -> None:
+        """A broker has not answered yet, and is heard whenever it does."""
+        self._owing.add(broker)
+
+        def end(task: asyncio.Task[object]) -> None:
+            self._owing.discard(broker)
+            if not task.cancelled():
+                task.exception()  # whatever it is: it is asked again
+                self.rebalance_soon()
+
+        task.add_done_callback(end)
 
     async def _members(self, topic: str, silent: dict[str, ClientError]) -> list[str]:
         """The client ids of the group, sorted; empty when the brokers do not know it yet."""
         request = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self._name})
         route = await self._cluster.route(topic)
         failed: ClientError = NoRoute(f"no broker serves topic {topic!r}")
-        for broker in route.brokers:
-            if broker in silent:
-                failed = silent[broker]
-                continue
-            try:
-                answer = await self._cluster.call(route.read_address(broker) or "", request)
-            except ClientError as error:
+        others = []
+        for broker in sorted(route.brokers, key=self._slow.__contains__):  # else in the route's order, for all members
+            if (error := self._unasked(broker, silent)) is not None:
                 failed = error
-                _note_silent(silent, broker, error)
-                continue
-            if answer.code != ResponseCode.SUCCESS:
-                return []
-            found = loads(answer.body)
-            return sorted(map(str, found.get("consumerIdList") or ())) if isinstance(found, dict) else []
+            else:
+                others.append(broker)
+        asked: dict[asyncio.Task[RemotingCommand], str] = {}
+        try:
+            while others or asked:
+                if others:
+                    broker = others.pop(0)
+                    call = self._cluster.call(route.read_address(broker) or "", request)
+                    asked[asyncio.create_task(call)] = broker
+                patience_s = SILENT_S if others else None
+                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    broker = asked.pop(task)
+                    try:
+                        answer = task.result()
+                    except ClientError as error:
+                        failed = error
+                        _note_silent(silent, broker, error)
+                        continue
+                    if answer.code != ResponseCode.SUCCESS:
+                        return []
+                    found = loads(answer.body)
+                    return sorted(map(str, found.get("consumerIdList") or ())) if isinstance(found, dict) else []
+        finally:
+            self._slow.update(asked.values())
+            for task, broker in asked.items():
+                self._owes(broker, task)
         raise failed
+
+
+def _not_yet(broker: str) -> TimedOut:
+    return TimedOut(f"broker {broker} has not answered yet")
 
 
 def _note_silent(silent: dict[str, ClientError], broker: str, error: ClientError | WireError) -> None:
