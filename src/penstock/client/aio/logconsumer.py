@@ -139,6 +139,11 @@ class LogConsumer:
             return await self._locks.lock(queues)
         return dict.fromkeys(queues, asyncio.get_running_loop().time())
 
+    async def unlock(self, queue: MessageQueue) -> None:
+        """Let another member have a queue that is not read here."""
+        if self._locks is not None:
+            await self._locks.unlock(queue)
+
     def found(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """These queues a topic has now: those that were not there the first time have come since."""
         if topic not in self._found:
@@ -233,8 +238,7 @@ class LogConsumer:
         assigned.cancel(closer)
         try:
             await self._commit(assigned)
-            if self._locks is not None:
-                await self._locks.unlock(assigned.queue)
+            await self.unlock(assigned.queue)
         except (ClientError, WireError, Closed) as error:
             log.warning("group %s could not commit %s: %s", self._group, assigned.queue, error)
 

@@ -191,8 +191,8 @@ class Membership:
             share = queues
         self._share[topic] = set(share)
         gone, new = changes(self._logs.assigned, share, topic)
-        for queue in gone:
-            await self._logs.drop(queue)
+        if gone:  # a broker that says nothing to the commit of the last offset has until then only, too
+            await asyncio.wait([self._cluster.spawn(self._logs.drop(queue)) for queue in gone], timeout=SILENT_S)
         # Brokers that do not say where to begin: the others' queues are taken.
         failed: list[ClientError | WireError] = []
         asked: dict[str, list[MessageQueue]] = {}
@@ -236,7 +236,9 @@ class Membership:
                 return
             if (subscription := self.subscriptions.get(topic)) is None or self._closing:  # meanwhile
                 return
-            if queue in self._share[topic] and queue not in self._logs.assigned:
+            if queue not in self._share[topic]:  # it was shared out anew since this broker was asked
+                await self._logs.unlock(queue)
+            elif queue not in self._logs.assigned:
                 self._logs.take(queue, subscription, offset, locked[queue])
 
     def _unasked(self, broker: str, silent: dict[str, ClientError]) -> ClientError | None:
