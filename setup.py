@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).parent))
 from build_ext import COMPILED
@@ -64,7 +65,27 @@ def extensions() -> list[Extension]:
     )  # fmt: skip
 
 
+class Modules(build_py):
+    """setuptools gathers in build/ and never deletes there: a module that is gone from src would be in every later wheel."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        source, built = Path("src"), Path(self.build_lib)
+        compiled = {module.name for module in self.distribution.ext_modules or []}
+        for path in [path for path in built.rglob("*") if path.is_file()]:
+            at = path.relative_to(built)
+            if path.suffix == ".so":  # NAME.cpython-311-x86_64-linux-gnu.so
+                name = ".".join([*at.parent.parts, path.name.partition(".")[0]])
+                kept = name in compiled
+            else:
+                kept = (source / at).is_file()
+            if not kept:
+                path.unlink()
+
+
 if __name__ == "__main__":  # not in the processes Cython starts, which since Python 3.14 read this file again
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # Every module is a C file of its own: pip, too, compiles as many at once as there are cores.
-    setup(ext_modules=extensions(), options={"build_ext": {"parallel": cores}})
+    setup(cmdclass={"build_py": Modules}, ext_modules=extensions(), options={"build_ext": {"parallel": cores}})

@@ -101,6 +101,22 @@ def test_the_sdist_has_all_that_a_compiled_build_needs(unpacked: Path) -> None:
     assert flags(CFLAGS="-g -O1") == ["-Wno-unused-function"]  # who says what they want gets it
 
 
+def test_what_is_gone_from_the_sources_is_not_in_the_next_wheel(unpacked: Path, tmp_path: Path) -> None:
+    left = unpacked / "build" / "lib" / "penstock"  # by an earlier build
+    (left / "gone").mkdir(parents=True, exist_ok=True)
+    for name in (
+        "gone.py",
+        "gone/__init__.py",
+        "message.cpython-311-x86_64-linux-gnu.so",
+    ):  # the last is compiled no more
+        (left / name).touch()
+    with zipfile.ZipFile(build(unpacked, "wheel", tmp_path, PENSTOCK_BUILD="pure")) as archive:
+        names = archive.namelist()
+    assert [name for name in names if "gone" in name or name.endswith(".so")] == []
+    source = unpacked / "src" / "penstock"
+    assert {f"penstock/{path.relative_to(source)}" for path in source.rglob("*.py")} <= set(names)
+
+
 def test_the_pure_build_of_an_sdist_runs_in_an_empty_environment(unpacked: Path, tmp_path: Path) -> None:
     wheel = build(unpacked, "wheel", tmp_path / "wheel", PENSTOCK_BUILD="pure")
     assert wheel.name.endswith("py3-none-any.whl")

@@ -254,9 +254,11 @@ class Statistics(Calls):
         stats, cluster = self.broker.stats, self.broker.config.cluster_name
         found, missed = (stats.recent(f"BROKER_{name}_TIMES", cluster) for name in ("FOUND", "MISS"))
         every = [None if a is None or b is None else a + b for a, b in zip(found, missed, strict=True)]
+        transferred = _rates_text(stats.recent("BROKER_GET_NUMS", cluster))
         return {
             "putTps": _rates_text(stats.recent("BROKER_PUT_NUMS", cluster)),
-            "getTransferedTps": _rates_text(stats.recent("BROKER_GET_NUMS", cluster)),
+            "getTransferedTps": transferred,  # as RocketMQ 4 spells it
+            "getTransferredTps": transferred,  # as RocketMQ 5 does, whose tools read no other
             "getFoundTps": _rates_text(found),
             "getMissTps": _rates_text(missed),
             "getTotalTps": _rates_text(every),
