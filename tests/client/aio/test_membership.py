@@ -251,6 +251,50 @@ async def test_a_broker_that_says_nothing_holds_up_no_queue_of_another_and_is_he
             await until(lambda: not group._owing)
 
 
+async def test_a_lock_that_comes_when_another_member_has_the_queue_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That member could not have read it for as long as a lock holds."""
+    monkeypatch.setattr("penstock.client.aio.membership.SILENT_S", 0.02)
+    monkeypatch.setattr("penstock.client.aio.membership.REBALANCE_SOON_S", 0.02)
+    answers, unlocked = asyncio.Event(), []
+    async with member(orderly=True) as (script, logs, group):
+
+        async def late(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+            if command.code == RequestCode.LOCK_BATCH_MQ:
+                await answers.wait()
+            await script.answer(command, writer)
+
+        def unlock(command: RemotingCommand) -> RemotingCommand:
+            unlocked.extend(queue["brokerName"] for queue in body(command)["mqSet"])
+            return command.reply()
+
+        async with peer(late) as away:
+            addresses = {"a": away, "b": script.cluster.registries[0]}
+            brokers = [
+                {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"}
+                for name, address in addresses.items()
+            ]
+            one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+            queues = [{"brokerName": name, **one} for name in addresses]
+            script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+            members = [script.cluster.client_id]
+            script.replies[MEMBERS] = lambda command: command.reply(body=dumps({"consumerIdList": members}))
+            script.replies[RequestCode.LOCK_BATCH_MQ] = lambda command: command.reply(
+                body=dumps({"lockOKMQSet": body(command)["mqSet"]})
+            )
+            script.replies[RequestCode.UNLOCK_BATCH_MQ] = unlock
+            script.cluster.timeout_s = 3_600
+            group.subscribe("T")
+            await script.cluster.route("T")
+            group.start()
+            await until(lambda: set(logs.assigned) == {MessageQueue("T", "b", 0)} and "a" in group._owing)
+            members.insert(0, "!")  # the first of two: the queue of the first broker is its own
+            group.rebalance_soon()
+            await until(lambda: group._share["T"] == {MessageQueue("T", "b", 0)})
+            answers.set()
+            await until(lambda: unlocked == ["a"])
+            assert set(logs.assigned) == {MessageQueue("T", "b", 0)}
+
+
 async def test_many_topics_cost_few_heartbeats() -> None:
     """Each names all topics. None is pulled before its broker has heard of it."""
     topics = [f"T{number}" for number in range(60)]
