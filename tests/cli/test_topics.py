@@ -115,6 +115,16 @@ def test_names_that_nobody_knows_are_errors(broker: Broker, run: Run) -> None:
     run("channel", "ls")
 
 
+@pytest.mark.parametrize(
+    ("words", "ours"), [("topic create orders", "add"), ("topic delete orders", "rm"), ("group show g", "info")]
+)
+def test_a_command_that_is_called_otherwise_elsewhere_is_named(words: str, ours: str) -> None:
+    """Click names only what is spelled alike."""
+    told = CliRunner().invoke(main, words.split())
+    assert told.exit_code == 2
+    assert f"Did you mean '{ours}'?" in told.stderr
+
+
 def test_who_deletes_a_queue_topic_sees_what_its_channels_have(broker: Broker, run: Run) -> None:
     run("topic", "add", "full", "--kind", "queue")
     for channel in ("one", "two"):

@@ -72,6 +72,10 @@ def first_sentence(command: click.Command) -> str:
     return re.split(r"(?<!\(-)[.:;] ", about)[0].rstrip(".") + "."
 
 
+# As commands are called by the tools of Kafka, NSQ, RocketMQ and NATS.
+_ELSEWHERE = {"create": "add", "update": "alter", "delete": "rm", "remove": "rm", "list": "ls", "show": "info"}
+
+
 class Whole(click.Group):
     """A group whose help has the first sentence of each command whole: click cuts it off."""
 
@@ -85,6 +89,15 @@ class Whole(click.Group):
         rows = [(name, self.about(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, which names a command that is spelled alike; here one that is called otherwise elsewhere, too."""
+        ours = _ELSEWHERE.get(args[0], "")
+        if args[0] not in self.commands and ours in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {ours!r}?")
+        return super().resolve_command(ctx, args)
 
 
 def with_registry(command: Command) -> Command:
