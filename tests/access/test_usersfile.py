@@ -15,10 +15,16 @@ from penstock.errors import ConfigError
 
 
 def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+    """Nor is anything put beside it by others: the folder is the broker's data folder later."""
     path = tmp_path / "deep" / "users.toml"
-    with changing(path) as users:
-        users["u"] = user("u", "admin")
+    mask = os.umask(0)
+    try:
+        with changing(path) as users:
+            users["u"] = user("u", "admin")
+    finally:
+        os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert read(path) == {"u": user("u", "admin")}
 
 

@@ -46,7 +46,7 @@ def changing(path: Path) -> Iterator[dict[str, User]]:
         raise ConfigError(
             f"{path} is RocketMQ's file", "Edit it, or use `mqadmin updateAclConfig`; it is read again at once."
         )
-    path.resolve().parent.mkdir(parents=True, exist_ok=True)
+    path.resolve().parent.mkdir(0o700, parents=True, exist_ok=True)  # a data folder, as a broker makes it
     with locked(path):
         users = read(path)
         yield users
