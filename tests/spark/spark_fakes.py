@@ -20,6 +20,7 @@ class Log:
         self.records: dict[MessageQueue, list[Record]] = {}
         self.oldest: dict[MessageQueue, int] = {}
         self.durable: dict[MessageQueue, int] = {}
+        self.inherited: dict[MessageQueue, int] = {}  # the end that a master before may have shown
         self.groups: dict[tuple[str, MessageQueue], int] = {}
         self.fail: list[ClientError] = []
         self.fetches: list[tuple[MessageQueue, int, int, str]] = []
@@ -72,6 +73,8 @@ class Log:
         tags = selection.expression
         self.fetches.append((queue, offset, wanted["max_count"], tags))
         low, high = self.offsets(queue)
+        if high <= offset < self.inherited.get(queue, 0):
+            return Fetched(20 if offset > high else 19, offset, low, self.inherited[queue], b"")
         if not low <= offset < high:
             return Fetched(21 if offset < low or offset > high else 19, max(low, min(offset, high)), low, high, b"")
         page = [

@@ -27,7 +27,7 @@ cdef class Copies:
     cdef readonly bint following, leads, ever
     cdef readonly dict members, bare
     cdef readonly long long acknowledged, acknowledged_flushed, confirmed, confirmed_flushed, due_ms, number, master_written, heard_ms
-    cdef readonly long long bad_blocks, version
+    cdef readonly long long bad_blocks, version, inherited
     cdef readonly object roll, replica, engine_says, waiting, waiting_flushed
     cdef dict _orphan
     cdef readonly str master

@@ -107,6 +107,7 @@ class Copies:
         self.members: dict[str, Member] = {}
         self.acknowledged = self.acknowledged_flushed = 0
         self.confirmed = self.confirmed_flushed = 0
+        self.inherited = 0  # up to there readers may have been shown the log by the master before
         self.due_ms = words.FAR_MS
         self.number = config.broker_id
         self.roll: Roll | None = None  # the set that the engine keeps
@@ -162,7 +163,8 @@ class Copies:
         self.roll = roll
         self.ever = True
         self._holds = False
-        self.confirmed = max(self.confirmed, min(confirmed, self._store.end_position))
+        self.inherited = self._store.end_position
+        self.confirmed = max(self.confirmed, min(confirmed, self.inherited))
         self.confirmed_flushed = max(self.confirmed_flushed, min(self.confirmed, self._store.flushed_position))
         self._tell()
 

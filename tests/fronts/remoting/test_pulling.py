@@ -10,7 +10,9 @@ import pytest
 
 from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer
+from penstock.app import Server
 from penstock.broker.levels import LEVEL_DISK
+from penstock.broker.roll import Roll
 from penstock.fronts.remoting.pulling import Puller
 from penstock.testing import Broker
 from penstock.wire import remoting
@@ -52,6 +54,33 @@ def test_a_reader_of_a_node_that_may_be_no_master_sees_what_was_confirmed(tmp_pa
         assert peer.pull("Pair", 0, 1).code == 19
         broker.call(lambda server: server.broker.copies.lead(True))
         assert [message.body for message in iter_records(peer.pull("Pair", 0, 1).body)] == [b"not"]
+
+
+def test_a_new_master_takes_nobody_back_whom_the_one_before_may_have_shown_more(tmp_path: Path) -> None:
+    """What it has was confirmed perhaps, and it has to find that out: a Java client gave its queue up meanwhile, and a Spark
+    query ended with DataLoss.
+    """
+    with Broker(tmp_path, level="pair") as broker, RawPeer(broker.remoting) as peer:
+        ends = []
+        for body in (b"confirmed", b"perhaps", b"as well"):
+            assert peer.send("Pair", body).code == 11
+            ends.append(broker.call(lambda server: server.broker.store.end_position))
+        eventually(lambda: peer.pull("Pair", 0, 2).code == 0)
+
+        def succeed(server: Server) -> None:
+            roll = Roll("a", {"a": 1, "b": 5}, server.broker.mono_ms + 3_600_000, lambda: None)
+            server.broker.copies.enroll(roll, ends[0])
+
+        broker.call(succeed)
+        assert [message.body for message in iter_records(peer.pull("Pair", 0, 0).body)] == [b"confirmed"]
+        for offset, code in ((1, 19), (2, 20)):
+            told = peer.pull("Pair", 0, offset)
+            assert (told.code, told.ext["nextBeginOffset"], told.ext["maxOffset"]) == (code, str(offset), "3")
+        broker.call(lambda server: server.broker.copies.told(ends[1], ends[1]))
+        assert [message.body for message in iter_records(peer.pull("Pair", 0, 1).body)] == [b"perhaps"]
+        broker.call(lambda server: server.broker.copies.told(ends[2], ends[2]))
+        told = peer.pull("Pair", 0, 4)  # nobody has been shown that
+        assert (told.code, told.ext["nextBeginOffset"], told.ext["maxOffset"]) == (21, "3", "3")
 
 
 def test_tags_are_filtered_by_the_broker(peer: RawPeer) -> None:

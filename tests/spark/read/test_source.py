@@ -711,6 +711,29 @@ def test_a_topic_made_anew_is_data_loss(log: Log) -> None:
         bounded.latestOffset(at, ReadAllAvailable())
 
 
+def test_a_new_master_that_shows_less_than_the_one_before_is_waited_for(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query ended with DataLoss, though nothing was lost, when its master was killed."""
+    made = stream()
+    at = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    slept = []
+
+    def find_out(seconds: float) -> None:
+        slept.append(seconds)
+        log.durable.clear()
+        log.inherited.clear()
+
+    monkeypatch.setattr(source.time, "sleep", find_out)
+    for number in (1, 2):
+        log.durable[A0], log.inherited[A0] = 8, 10
+        if number == 1:
+            assert planning.from_json(made.latestOffset(at, ReadAllAvailable())) == {A0: 10, A1: 4}
+        else:
+            assert read(made, [part(A0, 5, 10)]) == [(0, [5, 6, 7, 8, 9])]
+        assert len(slept) == number
+
+
 def test_a_topic_made_anew_is_read_on_from_where_it_ends_when_loss_is_allowed(log: Log) -> None:
     at = stream().latestOffset({}, ReadAllAvailable())
     log.records[A0] = log.records[A0][:3]

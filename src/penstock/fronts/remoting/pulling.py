@@ -177,9 +177,17 @@ class Puller:
                 return
         self._not_found(asker, outcome, offset, self.counts, queue, self.names[0])
 
+    def _inherits(self) -> bool:
+        """Whether the master before may have shown readers more than this one knows to be confirmed so far."""
+        copies = self.broker.copies
+        inherits: bool = copies.confirmed_flushed < copies.inherited
+        return inherits
+
     def _lacks(self, outcome: int) -> bool:
-        """Whether a slave cannot tell a wrong offset from one that it has not got yet: it corrects nobody."""
-        return self.store.following and (
+        """Whether a slave, or a new master, cannot tell a wrong offset from one that it has not got, or may not show yet: it
+        corrects nobody.
+        """
+        return (self.store.following or self._inherits()) and (
             outcome == status.OFFSET_OVERFLOW_BADLY
             or outcome == status.OFFSET_TOO_SMALL
             or outcome == status.NO_MESSAGE_IN_QUEUE
@@ -350,8 +358,11 @@ class Puller:
         if self._lacks(outcome) and (offset != 0 or outcome != status.NO_MESSAGE_IN_QUEUE):
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
             self.result.next_offset = offset
+        max_offset = result.max_offset
+        if self._inherits():  # who was shown more waits for it, and takes nothing for lost
+            max_offset = max(max_offset, queue.durable_end(self.broker.copies.inherited))
         ext = {
-            "maxOffset": str(result.max_offset),
+            "maxOffset": str(max_offset),
             "minOffset": str(result.min_offset),
             "nextBeginOffset": str(result.next_offset),
             "suggestWhichBrokerId": str(suggested),

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -571,12 +572,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if any(at.get(queue, 0) > end for queue, (_, end) in known.items()):
             connection(self.options).forget_routes()
             now = self._bounds(known=True)
+            if self._not_yet(at, now):
+                now = self._bounds(known=True)
             if self.target is None:
                 return now
             return {
                 q: (oldest, max(end, min(at.get(q, 0), now[q][1]))) for q, (oldest, end) in known.items() if q in now
             }
         return known
+
+    def _not_yet(self, at: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> bool:
+        """Whether queues end before what was read of them; what a broker has and does not serve yet is waited for, as behind a
+        change of masters: the new one shows what is confirmed, and has to find that out.
+        """
+        o, short = self.options, [queue for queue, (_, end) in known.items() if at.get(queue, 0) > end]
+        for queue in short:
+            missing = Range(queue, known[queue][1], known[queue][1] + 1)
+            cluster = connection(o)
+            asked(o, cluster, queue, partial(fetch, cluster, o, missing, missing.start, Subscription(queue.topic)))
+        return bool(short)
 
     def _wait_for_more(self, count: int) -> bool:
         """minOffsetsPerTrigger: hold back, but not for ever, and not while a query is to run dry."""
