@@ -39,7 +39,7 @@ cdef class Puller:
     cpdef forget(self)
     @cython.locals(scan=HeaderScan, topic=LogTopic)
     cdef LogTopic _find(self, RemotingSession asker, long long has_expression, long long version)
-    cdef bint _inherits(self) except *
+    cdef bint _shows_less(self) except *
     cdef bint _lacks(self, int outcome) except *
     @cython.locals(behind=cython.longlong)
     cdef int _goes_on_at(self, long long place, str group) except -1

@@ -177,17 +177,19 @@ class Puller:
                 return
         self._not_found(asker, outcome, offset, self.counts, queue, self.names[0])
 
-    def _inherits(self) -> bool:
-        """Whether the master before may have shown readers more than this one knows to be confirmed so far."""
+    def _shows_less(self) -> bool:
+        """Whether readers may have been shown more than this node may show: by the master, or by the one before this one."""
+        if self.store.following:
+            return True
         copies = self.broker.copies
-        inherits: bool = copies.confirmed_flushed < copies.inherited
-        return inherits
+        less: bool = copies.confirmed_flushed < copies.inherited
+        return less
 
     def _lacks(self, outcome: int) -> bool:
         """Whether a slave, or a new master, cannot tell a wrong offset from one that it has not got, or may not show yet: it
         corrects nobody.
         """
-        return (self.store.following or self._inherits()) and (
+        return self._shows_less() and (
             outcome == status.OFFSET_OVERFLOW_BADLY
             or outcome == status.OFFSET_TOO_SMALL
             or outcome == status.NO_MESSAGE_IN_QUEUE
@@ -359,8 +361,8 @@ class Puller:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY
             self.result.next_offset = offset
         max_offset = result.max_offset
-        if self._inherits():  # who was shown more waits for it, and takes nothing for lost
-            max_offset = max(max_offset, queue.durable_end(self.broker.copies.inherited))
+        if self._shows_less():  # who was shown more waits for it, and takes nothing for lost
+            max_offset = max(max_offset, queue.max_offset)
         ext = {
             "maxOffset": str(max_offset),
             "minOffset": str(result.min_offset),
