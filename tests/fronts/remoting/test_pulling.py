@@ -83,6 +83,19 @@ def test_a_new_master_takes_nobody_back_whom_the_one_before_may_have_shown_more(
         assert (told.code, told.ext["nextBeginOffset"], told.ext["maxOffset"]) == (21, "3", "3")
 
 
+def test_what_a_slave_may_not_show_yet_is_told_as_there(tmp_path: Path) -> None:
+    """Readers ask it while there is no master, and may have been shown that by the one there was."""
+    with Broker(tmp_path, level="pair") as broker, RawPeer(broker.remoting) as peer:
+        for body in (b"one", b"two"):
+            assert peer.send("Pair", body).code == 11
+    slave = {"role": "slave", "ha_master": "127.0.0.1:1", "node": "b"}
+    with Broker(tmp_path, level="pair", **slave) as broker, RawPeer(broker.remoting) as peer:
+        for offset in (0, 1):
+            told = peer.pull("Pair", 0, offset)
+            assert told.code != 0
+            assert (told.ext["nextBeginOffset"], told.ext["maxOffset"]) == (str(offset), "2")
+
+
 def test_tags_are_filtered_by_the_broker(peer: RawPeer) -> None:
     for tag in ("A", "B", "A", "C"):
         peer.send("Tagged", tag.encode(), {"TAGS": tag})
