@@ -45,6 +45,17 @@ async def member(**more: Any) -> AsyncIterator[tuple[Scripted, LogConsumer, Memb
     listeners.close()
 
 
+def name_two_brokers(script: Scripted, away: str) -> None:
+    """Topics have a queue at the broker `a`, which is there, and one at `b`, which is the script."""
+    addresses = {"a": away, "b": script.cluster.registries[0]}
+    brokers = [
+        {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"} for name, address in addresses.items()
+    ]
+    one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+    queues = [{"brokerName": name, **one} for name in addresses]
+    script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+
+
 async def test_a_heartbeat_says_what_is_read() -> None:
     async with member(model="broadcast", start="last") as (_, _, group):
         group.subscribe("T", "A || B")
@@ -188,13 +199,7 @@ async def test_a_broker_that_says_nothing_is_waited_for_once_and_not_by_every_to
 
     topics = [f"T{n}" for n in range(4)]
     async with peer(silent) as away, member() as (script, logs, group):
-        addresses = {"a": away, "b": script.cluster.registries[0]}
-        brokers = [
-            {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"} for name, address in addresses.items()
-        ]
-        one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
-        queues = [{"brokerName": name, **one} for name in addresses]
-        script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+        name_two_brokers(script, away)
         script.replies[MEMBERS] = lambda command: command.reply(
             body=dumps({"consumerIdList": [script.cluster.client_id]})
         )
@@ -225,14 +230,7 @@ async def test_a_broker_that_says_nothing_holds_up_no_queue_of_another_and_is_he
             await script.answer(command, writer)
 
         async with peer(late) as away:
-            addresses = {"a": away, "b": script.cluster.registries[0]}
-            brokers = [
-                {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"}
-                for name, address in addresses.items()
-            ]
-            one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
-            queues = [{"brokerName": name, **one} for name in addresses]
-            script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+            name_two_brokers(script, away)
             script.replies[MEMBERS] = lambda command: command.reply(
                 body=dumps({"consumerIdList": [script.cluster.client_id]})
             )
@@ -268,14 +266,7 @@ async def test_a_lock_that_comes_when_another_member_has_the_queue_is_let_go(mon
             return command.reply()
 
         async with peer(late) as away:
-            addresses = {"a": away, "b": script.cluster.registries[0]}
-            brokers = [
-                {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"}
-                for name, address in addresses.items()
-            ]
-            one = {"perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
-            queues = [{"brokerName": name, **one} for name in addresses]
-            script.route = {"brokerDatas": brokers, "queueDatas": queues, "filterServerTable": {}}
+            name_two_brokers(script, away)
             members = [script.cluster.client_id]
             script.replies[MEMBERS] = lambda command: command.reply(body=dumps({"consumerIdList": members}))
             script.replies[RequestCode.LOCK_BATCH_MQ] = lambda command: command.reply(
