@@ -189,11 +189,9 @@ class Puller:
         """Whether a slave, or a new master, cannot tell a wrong offset from one that it has not got, or may not show yet: it
         corrects nobody.
         """
-        return self._shows_less() and (
-            outcome == status.OFFSET_OVERFLOW_BADLY
-            or outcome == status.OFFSET_TOO_SMALL
-            or outcome == status.NO_MESSAGE_IN_QUEUE
-        )
+        if outcome == status.OFFSET_TOO_SMALL:  # where its log begins a master knows
+            return self.store.following
+        return (outcome == status.OFFSET_OVERFLOW_BADLY or outcome == status.NO_MESSAGE_IN_QUEUE) and self._shows_less()
 
     def _read(
         self,
